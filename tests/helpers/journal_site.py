@@ -55,14 +55,17 @@ class Agent:
         pid = pid or os.getpid()
         self.peer = Peer(pid, start_of(pid) or "", self.cwd, "qwen", ())
         self._calls = 0
-        self.time = int(time.time() * 1000)
+        self.time = 0
+        """When it reported last, in ms since the epoch."""
+        self.ago = 0
+        """How long ago it works, in ms."""
 
     async def report(self, name: str, **fields: Any) -> Any:
         """Report an event, as the CLI would, and return the answer."""
         values = {"hook_event_name": name, "session_id": self.session, "cwd": self.cwd, **fields}
         event = parse_event(json.dumps(values).encode())
         assert event is not None
-        self.time += 1
+        self.time = max(self.time + 1, int(time.time() * 1000) - self.ago)
         with anyio.fail_after(TIMEOUT_S):
             return await self.front.hear(Report(event, self.peer, "Qwen Code 0.24.4", "connected", self.time))
 

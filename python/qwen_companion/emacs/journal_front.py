@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from qwen_companion.journal.answers import Summary
     from qwen_companion.journal.journal import Journal
     from qwen_companion.journal.sites import Site
+
+
+_Call = messages.JournalCall | tuple[ChatWork, int]
+"""A call of Emacs, or what the agent of a chat does, with the time when that was told, in ms since the epoch."""
 
 
 class Elsewhere(Protocol):
@@ -84,7 +89,7 @@ class JournalFront:
         self._journal: Journal | None = None
         self._loading = anyio.Lock()
         self._tasks: TaskGroup | None = None
-        self._calls, self._calls_left = anyio.create_memory_object_stream[messages.JournalCall | ChatWork](math.inf)
+        self._calls, self._calls_left = anyio.create_memory_object_stream[_Call](math.inf)
         self._started = anyio.Event()
         self.silent = SilentClis(self._load, lambda: self._settings.journal, silence_s)
         self.rewinds = RewindWatch(environ, self._take_rewind)
@@ -189,10 +194,10 @@ class JournalFront:
         """Carry out `call` after the earlier ones."""
         self._calls.send_nowait(call)
 
-    async def _carry_out(self, call: messages.JournalCall | ChatWork) -> None:
-        if isinstance(call, ChatWork):
+    async def _carry_out(self, call: _Call) -> None:
+        if isinstance(call, tuple):
             if self._settings.journal:
-                await (await self._load()).take_chat(call)
+                await (await self._load()).take_chat(*call)
         elif isinstance(call, messages.JournalWatch):
             self._watching = call.on
             if self._journal is not None:
@@ -232,7 +237,7 @@ class JournalFront:
         """Take what an agent of `qwen serve` is doing."""
         self.rewinds.take_chat(work)
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            self._calls.send_nowait(work)
+            self._calls.send_nowait((work, int(time.time() * 1000)))
 
     def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
         """Take what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""

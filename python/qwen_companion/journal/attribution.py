@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -43,10 +44,15 @@ class Attribution:
         """
 
         def choose(paths: Sequence[bytes]) -> Sequence[Cause]:
-            found = anyio.from_thread.run_sync(self._writers, root, paths, suspects)
+            heard, others = anyio.from_thread.run_sync(self._writers, root, paths, suspects)
             return [
-                self._cause(root, writers or self._arrived_before(root, path, newcomers))
-                for path, writers in zip(paths, found, strict=True)
+                self._cause(
+                    root,
+                    _in_their_turns(root, path, writers)
+                    or _in_their_turns(root, path, others)
+                    or self._arrived_before(root, path, newcomers),
+                )
+                for path, writers in zip(paths, heard, strict=True)
             ]
 
         root.looked = looked = time.monotonic()
@@ -59,12 +65,12 @@ class Attribution:
 
     def _writers(
         self, root: Root, paths: Sequence[bytes], suspects: Callable[[], Sequence[Worker]]
-    ) -> Sequence[Sequence[Worker]]:
-        """Return for each of `paths`, which have changed, who may have done that."""
+    ) -> tuple[Sequence[Sequence[Worker]], Sequence[Worker]]:
+        """Return for each of `paths`, which have changed, who may have done that as far as is known, and who else."""
         # Only now: somebody may have begun to write while the files were looked at.
         self.look_at_processes(root)
         others = suspects()
-        return [root.witness.take(path) or others for path in paths]
+        return [root.witness.take(path) for path in paths], others
 
     def _arrived_before(self, root: Root, path: bytes, newcomers: Sequence[SilentCli]) -> Sequence[Worker]:
         changed = root.record.site.changed_at(path)
@@ -145,3 +151,13 @@ class Attribution:
         """Return news of all that has changed below `root` since the last look."""
         done = self._agents.activity.before(root.looked)
         return News(time.monotonic(), done, done)
+
+
+def _in_their_turns(root: Root, path: bytes, writers: Sequence[Worker]) -> Sequence[Worker]:
+    """Return those of `writers` whose turns had not ended when `path` changed."""
+    ends = [math.inf if writer.running is None else writer.running.until for writer in writers]
+    # When a file was deleted, and when one at a place changed, is not known as exactly.
+    if min(ends, default=math.inf) == math.inf or root.record.site.stamp(path) is None:
+        return writers
+    changed = root.record.site.changed_at(path)
+    return [writer for writer, end in zip(writers, ends, strict=True) if changed <= end]

@@ -75,7 +75,7 @@ class HookReports:
             return await self._prompt(name, report)
         tool = getattr(event, "tool_name", "")
         if tool == READ_TOOL:
-            await self._note_read(name, event)
+            await self._note_read(name, report)
         elif tool in (ENTER_TOOL, EXIT_TOOL):
             await self._move(name, report)
         elif kind == "PreToolUse":
@@ -124,10 +124,11 @@ class HookReports:
             return [around]
         return list(dict.fromkeys((around, *self._names_of(name, event.session_id))))
 
-    async def _note_read(self, name: str, event: Event) -> None:
+    async def _note_read(self, name: str, report: Report) -> None:
+        event = report.event
         # What a subagent reads, the model of the conversation has not seen.
         if event.name == "PostToolUse" and event.agent_id is None:
-            await self._news.saw(name, event.session_id, os.path.join(event.cwd, _values_of(event).place))
+            await self._news.saw(name, event.session_id, os.path.join(event.cwd, _values_of(event).place), report.time)
 
     async def _move(self, name: str, report: Report) -> None:
         """Begin a turn in the worktree that an agent has entered by the tool of `report`, or note that it has left."""
@@ -158,7 +159,7 @@ class HookReports:
             if root is not None:
                 self._begin_reported(root, report, prompt)
                 roots.append(root)
-        return await self._news.of(roots, session, report.peer, report.event.cwd, attached_files(prompt))
+        return await self._news.of(roots, session, report.peer, report.event.cwd, report.time, attached_files(prompt))
 
     def _begin_reported(self, root: Root, report: Report, prompt: str) -> Running:
         row = row_of(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer)

@@ -186,8 +186,11 @@ class Journal:
         root.do(lambda: root.coming.difference_update(newcomers))
         root.stirred.set()
 
-    async def take_chat(self, work: ChatWork) -> None:
-        """Take the activity of an agent of `qwen serve`; ignore it where hooks report it better."""
+    async def take_chat(self, work: ChatWork, time: int) -> None:
+        """Take the activity of an agent of `qwen serve`; ignore it where hooks report it better.
+
+        It was told at `time`, in ms since the epoch.
+        """
         name = self.roots.name_of(work.directory)
         if name is None or not self.roots.settings.journal or work.session in self._agents.pids:
             return
@@ -195,7 +198,7 @@ class Journal:
         if root is None:
             return
         for path in work.reads:
-            await self._news.saw(name, work.session, os.path.join(work.directory, path))
+            await self._news.saw(name, work.session, os.path.join(work.directory, path), time)
         before = self._agents.chats.get(work.session)
         self._agents.chats[work.session] = work
         root.stirred.set()
@@ -204,9 +207,9 @@ class Journal:
             for _, tool in set(before.tools) - set(work.tools):
                 self.turns.look_after(root, Call(work.session, tool, "", None))
             if before.turn != work.turn:
-                self.turns.end(root, work.session, now_ms())
+                self.turns.end(root, work.session, time)
         if work.turn is not None and (before is None or before.turn != work.turn):
-            row = row_of(work.session, work.client, CHAT, work.prompt, now_ms(), None)
+            row = row_of(work.session, work.client, CHAT, work.prompt, time, None)
             self.turns.begin(root, row, row.start if work.start is None else work.start)
         elif before is None:
             root.do(self._attribution.scan, root, partial(self._attribution.suspects_before, root, {work.session}))
@@ -229,7 +232,7 @@ class Journal:
         if name is None or not self.roots.settings.journal or session in self._agents.pids:
             return None
         root = await self.roots.open(name, only_known=True)
-        return None if root is None else await self._news.of([root], session, None, directory, attached)
+        return None if root is None else await self._news.of([root], session, None, directory, now_ms(), attached)
 
     # --- What the user does ---
 

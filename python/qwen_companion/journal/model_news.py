@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -43,28 +44,40 @@ class ModelNews:
         self._roots = roots
         self._excluded = excluded
 
-    async def saw(self, name: str, session: str, path: str) -> None:
-        """Note that the model of `session`, which works in the root `name`, has just read the file `path`."""
+    async def saw(self, name: str, session: str, path: str, time: int) -> None:
+        """Note that the model of `session`, which works in the root `name`, has read the file `path`.
+
+        It had done so at `time`, in ms since the epoch; if the file has changed since, nobody knows what it has read.
+        """
         root = self._roots.by_name.get(self._roots.root_around(name, path))
         known = None if root is None else root.record.names.name_in(path)
         if root is None or known is None or not self._roots.settings.tell_changes:
             return
         loaded = await root.read(known)
-        if loaded is None or isinstance(loaded, Loaded):
+        # `time` is rounded down.  At a place, it may not be known when a file changed.
+        if time + 1 < await in_thread(root.record.site.changed_at, known) * 1000 < math.inf:
+            root.do(root.record.unseen.saw_unknown, session, known, now_ms())
+        elif loaded is None or isinstance(loaded, Loaded):
             root.do(root.record.unseen.saw, session, known, loaded, now_ms())
 
     async def of(
-        self, roots: Sequence[Root], session: str, peer: Peer | None, directory: str, attached: Sequence[str] = ()
+        self,
+        roots: Sequence[Root],
+        session: str,
+        peer: Peer | None,
+        directory: str,
+        time: int,
+        attached: Sequence[str] = (),
     ) -> Fitting | None:
         """Return the text about files in `roots` for the model of `session`, which works in `directory`; None for none.
 
-        The texts of the files `attached` go along with the prompt.
+        The texts of the files `attached` go along with the prompt, which was sent at `time`, in ms since the epoch.
         """
         if not self._roots.settings.tell_changes:
             return None
         for root in roots:
             for path in attached[:_MOST_ATTACHED]:
-                await self.saw(root.record.root, session, os.path.join(directory, path))
+                await self.saw(root.record.root, session, os.path.join(directory, path), time)
         found: list[tuple[Root, UnseenChange]] = []
         for root in roots:
             changes = await in_thread(_changes, root, session)

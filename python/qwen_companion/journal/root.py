@@ -62,6 +62,8 @@ class Running:
     """Whether a tool has waited for `ready` as long as one may."""
     since: float = math.inf
     """When a command of it began that could not wait for `ready`, in seconds since the epoch."""
+    until: float = math.inf
+    """When it ended, in seconds since the epoch: what has changed since is not its work."""
     told: set[bytes] = field(default_factory=set[bytes])
     """Files at which its model was told that another agent works."""
 

@@ -99,7 +99,7 @@ class Turns:
         root.do(begin)
 
     def end(self, root: Root, session: str, time: int, looks: bool = True) -> None:
-        """End the turn of `session`; with `looks`, look at the files first."""
+        """End the turn of `session` at `time`, in ms since the epoch; with `looks`, look at the files first."""
         self._attribution.look_at_processes(root)
         running = root.running.pop(session, None)
         for identifier in [key for key, call in root.calls.items() if call.session == session]:
@@ -110,6 +110,8 @@ class Turns:
         root.stirred.set()
         if running is None:
             return
+        # `time` is rounded down.
+        running.until = (time + 1) / 1000
         # A look that has begun may find changes of it.
         root.ending.append(ending := Worker(session, DISK, running))
 

@@ -13,7 +13,7 @@ from qwen_companion.journal.names import Names
 from qwen_companion.journal.sites import Files, Site
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.versions import LINK, Loaded, TooLargeError
-from qwen_companion.journal.views import MAX_TEXT_BYTES, NO_FILE, View, Views, digest_in
+from qwen_companion.journal.views import MAX_TEXT_BYTES, NO_FILE, UNKNOWN, View, Views, digest_in
 from qwen_companion.privacy.verdicts import printable
 from qwen_companion.texts.unified import unified
 
@@ -59,11 +59,20 @@ class Unseen:
 
         :raises GitError, OSError: when that fails
         """
-        if self._site.rules.excluded([path]):
-            return
-        # To ask git costs 3 ms or more, and a model reads the same file many times.
-        if self._views.has(session, path) or self._files.records([path]):
+        if self._is_followed(session, path):
             self._views.note(session, path, loaded, now)
+
+    def saw_unknown(self, session: str, path: bytes, now: int) -> None:
+        """Note that the model of `session` has read `path` by `now`, in ms, and nobody knows what was in it.
+
+        :raises GitError, OSError: when that fails
+        """
+        if self._is_followed(session, path):
+            self._views.note_unknown(session, path, now)
+
+    def _is_followed(self, session: str, path: bytes) -> bool:
+        # To ask git costs 3 ms or more, and a model reads the same file many times.
+        return not self._site.rules.excluded([path]) and (self._views.has(session, path) or self._files.records([path]))
 
     def changes(self, session: str) -> list[UnseenChange]:
         """Return what the model of `session` has neither seen nor been told of."""
@@ -93,7 +102,7 @@ class Unseen:
             moved = self._names.name_out(same[0]) if len(same) == 1 and self._files.records(same) else None
             what = "deleted" if moved is None else f"deleted; {printable(self._site.there(moved))} has the same text"
             return UnseenChange(view, now, name, None, what)
-        before = b"" if view.digest == NO_FILE else self._files.text(view.digest)
+        before = b"" if view.digest == NO_FILE else None if view.digest == UNKNOWN else self._files.text(view.digest)
         old, new = (None if data is None else _text(data) for data in (before, now.data))
         if old is None or new is None or now.version.mode == LINK:
             return UnseenChange(view, now, name, None)

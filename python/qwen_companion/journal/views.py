@@ -9,8 +9,8 @@ from qwen_companion.journal.database import Database
 from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, REWIND, UNDO
 from qwen_companion.journal.versions import Loaded
 
-NO_FILE = ""
-"""The digest where a file is not there."""
+NO_FILE, UNKNOWN = "", "?"
+"""The digests where a file is not there, and where nobody knows what it was."""
 
 MAX_TEXT_BYTES = 1024 * 1024
 """Of a larger file the bytes are not kept for a view."""
@@ -60,6 +60,15 @@ class Views:
                 # Half of them: else the next read would do the same again.
                 db.execute("delete from views where time <= (select avg(time) from views)")
                 self._contents.forget_unused()
+
+    def note_unknown(self, session: str, path: bytes, now: int) -> None:
+        """Note that the model of `session` has seen an unknown text in `path` by `now`, in ms.
+
+        What it is known to have seen there before, or to have written, tells more.
+        """
+        self._database.execute(
+            "insert or ignore into views values(?, ?, ?, null, 0, 0, ?)", session, path, UNKNOWN, now
+        )
 
     def has(self, session: str, path: bytes) -> bool:
         """Return whether the model of `session` is known to have seen `path`."""

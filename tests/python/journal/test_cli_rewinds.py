@@ -246,10 +246,10 @@ async def test_a_rewind_that_nobody_could_notice_then_is_marked_and_no_file_is_t
 ) -> None:
     project.commit(a=OLD)
     async with at_work(project) as (place, agent):
-        agent.time -= 200_000
+        agent.ago = 200_000
         await agent.turn("Do it", {"a": AGENT})
         [turn] = await place.until({"a": "modified"})
-        agent.time += 180_000
+        agent.ago = 20_000
         await agent.turn("Go on", {"b": b"b\n"})
         [_, later] = await place.until({"a": "modified"}, {"b": "added"})
         await place.until_ended(later.id)

@@ -238,13 +238,13 @@ async def until_more(calls: list[str], name: str, before: int) -> None:
 async def test_turns_of_edits_and_commands(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
     async with at_work(project) as (place, agent):
-        start = agent.time
         assert await agent.prompt("Fix it\nplease") is None
+        start = agent.time
         await agent.edit("a", b"agent\n")
         await agent.run(lambda: (project.root / "b").rename(project.root / "renamed"))
         (turn,) = await place.until({"a": "modified", "renamed": "renamed"})
         assert (turn.prompt, turn.client, turn.cli, turn.session) == ("Fix it", "Qwen Code 0.24.4", "connected", "s")
-        assert (turn.root, turn.start, turn.end, turn.source) == (str(project.root), start + 1, None, "hooks")
+        assert (turn.root, turn.start, turn.end, turn.source) == (str(project.root), start, None, "hooks")
         assert place.files[turn.id]["a"].writers == (("write_file", None),)
         assert place.files[turn.id]["renamed"].previous == str(project.root / "b")
         # A subagent's call, a command that failed, and what nobody told of.
@@ -1238,6 +1238,38 @@ async def test_what_was_written_just_before_another_agent_came_is_that_of_the_tu
         await until_more(calls, "scan", before)
         (turn,) = await place.until({"a": "modified"})
         assert turn.prompt == "Fix it"
+
+
+@pytest.mark.parametrize("told_by", ["hooks", "daemon"])
+async def test_what_is_written_after_the_end_of_a_turn_is_not_the_agents(
+    project: Project, calls: list[str], looks: HeldLooks, told_by: str
+) -> None:
+    """The look that finds it comes later, as others are before it."""
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        working = chat_of(project, "turn 1", "Fix it")
+        if told_by == "hooks":
+            await agent.prompt("Fix it")
+        else:
+            place.front.take_chat(working)
+        await until_more(calls, "begin", 0)
+        await place.until_watched(project)
+        looks.hold()
+        project.write("a", b"agent\n")
+        await looks.until_begun()
+        (project.root / "c").unlink()
+        if told_by == "hooks":
+            await agent.report("Stop")
+        else:
+            place.front.take_chat(replace(working, turn=None, prompt=""))
+        end = max(ms(), agent.time) + 1
+        await until(lambda: ms() > end)
+        project.write("b", b"user\n")
+        looks.go_on()
+        (turn,) = await place.until({"a": "modified", "c": "deleted"})
+        await place.until_ended(turn.id)
+        assert place.kinds() == [{"a": "modified", "c": "deleted"}]
 
 
 @pytest.mark.parametrize("change", ["end", "cli"])

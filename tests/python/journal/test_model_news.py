@@ -9,6 +9,7 @@ import os
 import random
 import re
 import subprocess
+import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,7 +24,9 @@ from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
 from qwen_companion.emacs.messages import JournalBusy, JournalForget
 from qwen_companion.journal import model_news, views
-from support import TIMEOUT_S
+from qwen_companion.journal.last_look import clock_ns
+from qwen_companion.journal.root import Root
+from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio
 
@@ -384,6 +387,39 @@ async def test_the_model_of_a_chat_is_told(project: Project) -> None:
         text = text_of(await place.front.news_for_chat("chat", root, [f"{root}/b"]))
         assert set(hunks_of(text)) == {"a"}
         assert await place.front.news_for_chat("chat", root, []) is None
+
+
+async def test_a_file_that_changes_before_a_read_of_it_is_noted_counts_as_changed(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=LONG, b=LONG, c=LONG, d=LONG)
+    read, late = Root.read, list[str]()
+
+    async def write_and_read(root: Root, path: bytes) -> object:
+        told = time.time()
+        if (name := os.fsdecode(os.path.basename(path))) in late:
+            late.remove(name)
+            await until(lambda: clock_ns() / 1e9 > told + 0.002)
+            project.write(name, LATER)
+        return await read(root, path)
+
+    monkeypatch.setattr(Root, "read", write_and_read)
+    async with reader_of(project, "a", stops=False) as (place, agent):
+        late += ["a", "b", "c"]
+        await agent.read("a")
+        await agent.read("b")
+        # What it writes itself then, it knows.
+        await agent.read("c")
+        await agent.edit("c", LONG)
+        await agent.stop()
+        text = await agent.asked()
+        assert (set(hunks_of(text)), "\n- b: changed\n" in f"{text}\n", "- c:" in text) == ({"a"}, True, False)
+        assert await agent.asked() == ""
+        late += ["d"]
+        work = ChatWork("chat", str(project.root), "Qwen Code", None, "", reads=("d",))
+        place.front.take_chat(work)
+        await place.until_done(project)
+        assert "- d: changed" in text_of(await place.front.news_for_chat("chat", str(project.root), []))
 
 
 @pytest.mark.parametrize("path", ["", "\0", "/", "..", "a\nb", "x" * 5000, "/dev/zero", "fifo"])

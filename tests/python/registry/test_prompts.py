@@ -121,9 +121,10 @@ def test_two_emacsen_that_ask_in_one_moment_share_a_controller(environ: dict[str
     program.write_text(QWEN.replace('"ab" * 32', made))
     program.chmod(0o700)
     with ThreadPoolExecutor() as threads:
-        grants = set(threads.map(lambda _: add_grant(environ, (str(program),)).token, range(2)))
-    assert len(grants) == 1
-    assert grants == {path.name.removeprefix("made") for path in tmp_path.glob("madeqpc_*")}
+        grants = [threads.submit(add_grant, environ, (str(program),)) for _ in range(2)]
+    tokens = {grant.result().token for grant in grants}
+    assert len(tokens) == 1
+    assert tokens == {path.name.removeprefix("made") for path in tmp_path.glob("madeqpc_*")}
     assert read_grant(environ)[0] == VALID
 
 
