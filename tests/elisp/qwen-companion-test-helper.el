@@ -47,6 +47,10 @@ The directory is the value of `default-directory' and a git project."
            (with-current-buffer buffer
              (set-buffer-modified-p nil)
              (setq kill-buffer-hook nil)
+             ;; One that a failed test leaves would be asked about, and be in
+             ;; the way of the next tests.
+             (when-let* ((process (get-buffer-process buffer)))
+               (delete-process process))
              (kill-buffer))))
        (delete-directory directory t))))
 
