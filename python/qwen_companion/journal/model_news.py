@@ -75,9 +75,12 @@ class ModelNews:
         """
         if not self._roots.settings.tell_changes:
             return None
+        paths = [os.path.join(directory, path) for path in attached[:_MOST_ATTACHED]]
+        # The record may not have noted them in time.
+        seen = {root.record.names.name_in(path) for root in roots for path in paths}
         for root in roots:
-            for path in attached[:_MOST_ATTACHED]:
-                await self.saw(root.record.root, session, os.path.join(directory, path), time)
+            for path in paths:
+                await self.saw(root.record.root, session, path, time)
         found: list[tuple[Root, UnseenChange]] = []
         for root in roots:
             changes = await in_thread(_changes, root, session)
@@ -85,7 +88,7 @@ class ModelNews:
                 with anyio.move_on_after(RECORD_S / len(roots)):
                     await root.done_so_far()
                     changes = await in_thread(_changes, root, session)
-            found += [(root, change) for change in changes]
+            found += [(root, change) for change in changes if change.view.path not in seen]
         if found:
             names = [change.name for _, change in found]
             excluded = await in_thread(self._excluded, peer, names)

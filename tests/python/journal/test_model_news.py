@@ -9,6 +9,7 @@ import os
 import random
 import re
 import subprocess
+import threading
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ from qwen_companion.emacs.messages import JournalBusy, JournalForget
 from qwen_companion.journal import model_news, views
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.root import Root
+from qwen_companion.journal.unseen import Unseen
+from qwen_companion.journal.versions import Loaded
 from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio
@@ -214,6 +217,25 @@ async def test_only_what_this_conversation_has_seen_is_told(project: Project) ->
         project.write("b", LONG)
         agent.session = "s"
         assert await agent.asked(attached) == ""
+
+
+async def test_the_text_that_comes_with_a_prompt_is_not_told_of_where_the_record_is_slow(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=LONG)
+    saw, may_go_on = Unseen.saw, threading.Event()
+
+    def wait_and_see(unseen: Unseen, session: str, path: bytes, loaded: Loaded | None, now: int) -> None:
+        may_go_on.wait()
+        saw(unseen, session, path, loaded, now)
+
+    async with reader_of(project, "a") as (_, agent):
+        project.write("a", LATER)
+        monkeypatch.setattr(Unseen, "saw", wait_and_see)
+        monkeypatch.setattr(model_news, "RECORD_S", 0)
+        words = await agent.prompt("Look at @a\n--- Content from referenced files ---\nContent from a:\nline 0\n")
+        may_go_on.set()
+        assert text_of(words) == ""
 
 
 async def test_what_another_program_writes_in_the_middle_of_a_turn_is_told(project: Project) -> None:
