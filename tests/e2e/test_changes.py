@@ -494,9 +494,6 @@ def test_writes_without_a_review_are_followed(stage: Stage) -> None:
     assert stage.emacs.eval("(list (process-id (qwen-companion-backend--process)) (qwen-companion-state))") == (
         f"({backend} ready)"
     )
-    if stage.far is not None:
-        # A deleted file is not told there.
-        return
     stage.model.call("run_shell_command", command="rm notes.txt", is_background=False)
     stage.converse("delete the list", "It is gone.", FREE_QWEN)
     stage.emacs.wait_until(in_buffer(stage.sandbox.notes, "(qwen-companion-follow-lighter)"))
