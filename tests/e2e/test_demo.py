@@ -18,7 +18,7 @@ from sandbox import BUILD, CHECKOUT
 from stage import READY, Stage
 from terminal import Screen
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.local("about a checkout on this machine")]
 
 # The first and the last words of the guide: all of it is on the screen.
 WHOLE_GUIDE = re.compile(r"What to try.*brings\s+it\s+back\.", re.DOTALL)
