@@ -57,7 +57,7 @@ class Agents:
             if work is not None and running.row.source == CHAT:
                 # Events may come later than the writes they report.
                 found += [Worker(session, tool, running, runs_tool=True) for _, tool in work.tools] or [
-                    Worker(session, DISK, running, probe, is_lost=work.is_lost and probe is not None)
+                    Worker(session, DISK, running, probe, is_lost=work.is_lost)
                 ]
             elif running.row.pid is not None and session not in self.silent:
                 found.append(Worker(session, DISK, running, Probe(running.row.pid)))

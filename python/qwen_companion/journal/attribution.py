@@ -106,11 +106,15 @@ class Attribution:
         workers = [worker for worker in workers if worker.session not in root.coming]
         now = self._agents.activity.look(worker.probe for worker in workers)
         # One may have done its last work between the change and the news of it; one that goes on is likelier.
-        active = (
-            [worker for worker in workers if may_have_acted(worker.probe, news.told, now)]
-            or [worker for worker in workers if may_have_acted(worker.probe, news.before, now)]
-            or [worker for worker in workers if worker.runs_tool]
-        )
+        acted = [worker for worker in workers if may_have_acted(worker.probe, news.before, now)]
+        likely = [
+            worker
+            for worker in acted
+            if may_have_acted(worker.probe, news.told, now) and not (worker.is_lost and worker.probe is None)
+        ]
+        # Nobody tells of the tools of a lost one.
+        doubtful = [worker for worker in acted if worker.is_lost and worker not in likely]
+        active = [*likely, *doubtful] if likely else acted or [worker for worker in workers if worker.runs_tool]
         return [worker for worker in active if worker.writes_by_itself] or active
 
     def suspects_before(self, root: Root, newcomers: Collection[str]) -> Sequence[Worker]:
