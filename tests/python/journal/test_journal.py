@@ -1183,6 +1183,25 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
         await place.until_turns(*told, ("", {"b": "modified"}))
 
 
+async def test_a_turn_of_a_chat_that_is_taken_late_has_what_was_written_since_it_was_told(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at the end of the turn before it comes as late."""
+    project.commit(a=b"a\n")
+    async with site(project) as place:
+        place.front.take_chat(chat_of(project, "1", "First"))
+        await until_more(calls, "begin", 0)
+        monkeypatch.setattr("qwen_companion.journal.journal.now_ms", lambda: ms() + 1000)
+        place.front.take_chat(chat_of(project))
+        place.front.take_chat(chat_of(project, "2", "Second"))
+        told = int(time.time() * 1000)
+        while ms() <= told:
+            # Without giving the journal the time to take it.
+            pass
+        project.write("a", b"agent\n")
+        await place.until_turns(("Second", {"a": "modified"}))
+
+
 async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
     project: Project, calls: list[str], looks: HeldLooks, agent: ChatAgent
 ) -> None:
