@@ -133,6 +133,12 @@ def wait_until_recorded(stage: Stage, prompt: str) -> None:
     _wait_for_record(stage, "select 1 from turns where prompt = ?", prompt)
 
 
+def wait_until_ended(stage: Stage, prompt: str) -> None:
+    """Wait until the turn that `prompt` began has ended in the record, as all others: it can be undone then."""
+    query = "select 1 from turns where prompt = ? and not exists (select 1 from turns where end is null)"
+    _wait_for_record(stage, query, prompt)
+
+
 def wait_until_read(stage: Stage, file: Path) -> None:
     """Wait until it is recorded what the model has read in `file`, and no turn runs: a change is the user's then."""
     query = "select 1 from views where path = ? and not exists (select 1 from turns where end is null)"

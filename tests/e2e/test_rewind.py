@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from chat import NAMED, send, start_daemon
+from chat import NAMED, send, start_daemon, wait_until_ended, wait_until_recorded
 from editor import lisp_string
+from model_types import Answer
 from sandbox import GREETING, NOTES
 from stage import Stage
 from test_changes import FREE, FREE_QWEN, ask, run
@@ -149,10 +151,15 @@ def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
     answer(stage, chat, "Allow")
     wait_until_said(stage, chat, "Second.")
     wait_until_state(stage, chat, "idle")
-    stage.model.say("Third.")
+    # As nothing is changed in it, its end is seen only by who has seen it in the record.
+    recorded = threading.Event()
+    stage.model.answer(Answer("Third.", halfway=recorded))
     send(stage, "tell three")
+    wait_until_recorded(stage, "tell three")
+    recorded.set()
     wait_until_said(stage, chat, "Third.")
     wait_until_state(stage, chat, "idle")
+    wait_until_ended(stage, "make a file")
     user_adds(stage, "by the user\n")
     # Half a prompt that was typed stays, below the one that comes back.
     stage.screen.type("half typed")
