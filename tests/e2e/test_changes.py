@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ import pytest
 
 from clis import QWEN, Cli
 from editor import lisp_string
+from model_types import Answer
 from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.record import Record
 from sandbox import CHECKOUT, GREETING, NOTES, has_ended
@@ -59,7 +61,13 @@ def run(stage: Stage, command: str) -> None:
 
 def ask(stage: Stage, prompt: str, answer: str, cli: Cli = FREE_QWEN) -> None:
     """Send `prompt` and wait until the CLI has shown `answer` and the turn is recorded to its end."""
-    stage.converse(prompt, answer, cli)
+    recorded = threading.Event()
+    stage.model.answer(Answer(answer, halfway=recorded))
+    stage.ask(prompt, cli)
+    # It may begin in the record later than the CLI waits for that; before, no end is to be seen there.
+    stage.screen.wait_until(lambda: running_turns(stage.journal), "the recorded turn")
+    recorded.set()
+    stage.screen.wait_for(answer)
     stage.emacs.wait_until(
         "(eq 'idle (qwen-companion-cli-state-activity"
         " (qwen-companion-session-state (car (qwen-companion-backend-sessions)))))"
