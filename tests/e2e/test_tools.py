@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -163,6 +164,7 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     stage.start_emacs(greeting, notes, forms=(FREE, FLYMAKE, BUSY, KNOWING.replace("PROJECT", project)))
     stage.emacs.wait_until(f'(with-current-buffer "{greeting.name}" (flymake-reporting-backends))')
     stage.start_cli()
+    numbers = itertools.count(1)
 
     def send_from_a_minibuffer() -> None:
         enter_minibuffer(stage)
@@ -173,16 +175,21 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
 
         The user goes into a minibuffer before it if so.
         """
+        answer = f"Done with {next(numbers)}."
         for name, arguments in calls:
             stage.model.call(name, **arguments)
-        stage.model.say("Done with it.")
+        stage.model.say(answer)
         # In this mode the CLI shows another sign before what is typed.
         stage.screen.type("go on")
         if in_minibuffer:
             send_from_a_minibuffer()
         else:
             stage.screen.keys("Enter")
-        return [stage.model.next_request() for _ in range(len(calls) + 1)]
+        requests = [stage.model.next_request() for _ in range(len(calls) + 1)]
+        # What is typed before its end is said in the middle of the turn.
+        stage.screen.wait_for(answer)
+        stage.emacs.wait_until("(null (qwen-companion-layer-activity))")
+        return requests
 
     def break_and_mend(file: Path, old: str, new: str) -> str:
         """Return the result of an edit of the model that breaks `file`, with the problem, after one that mends it."""
@@ -246,7 +253,6 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     assert "Emacs does not show .env" in texts[4]
     assert "SECRET" not in texts[4]
     assert "counts from 1" in texts[5]
-    stage.screen.wait_for("Done with it.")
 
     # The others.
     (stage.sandbox.project / "own.info").write_text(MANUAL)
@@ -276,7 +282,6 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     assert 'Node "Part": About zebras.' in texts[4]
     assert "| greeting.py:5:1: error: cold" in texts[5]
     assert "greeting.py:5:1: error greeting.py:5:1: error: cold" in texts[6]
-    stage.screen.wait_for("Done with it.")
 
     # What is typed in a minibuffer while Emacs answers is all there, and the answer comes.
     stage.model.call("mcp__emacs__symbols", path=greeting.name)
