@@ -154,7 +154,8 @@ def _reset(stage: Stage) -> bool:
     """Restore `stage` to its state at the start; return whether that succeeded."""
     try:
         return stage.reset()
-    except (EmacsError, ScreenTimeoutError):
+    except (EmacsError, ScreenTimeoutError, OSError):
+        # Also where a program makes or removes a file in a directory that is about to be deleted.
         return False
 
 

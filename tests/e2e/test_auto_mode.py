@@ -104,7 +104,8 @@ def edit_by_a_subagent(stage: Stage) -> None:
     stage.accept("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES + "by hand\n"
     assert (stage.sandbox.project / "another").is_dir()
-    assert "subagent" not in stage.emacs.eval("(qwen-companion-layer-help)")
+    # A hook tells of its end, a moment later.
+    stage.emacs.wait_until('(not (string-search "subagent" (qwen-companion-layer-help)))')
 
 
 def edit_what_is_not_open(stage: Stage) -> None:

@@ -15,6 +15,7 @@ from stage import Stage
 pytestmark = pytest.mark.reuses_stage("context")
 
 INSPECTOR = "*qwen-companion context*"
+EXCLUDED = re.compile(r"\.env +environment variables, often secret")
 
 
 def start(stage: Stage) -> None:
@@ -32,7 +33,7 @@ def open_inspector(stage: Stage) -> None:
     stage.screen.keys("C-x", "o")
     stage.emacs.command("qwen-companion-context")
     stage.screen.wait_for(re.compile(r"greeting\.py .* active at "))
-    stage.screen.wait_for(re.compile(r"\.env +environment variables, often secret"))
+    stage.screen.wait_for(EXCLUDED)
 
 
 def go_to(stage: Stage, pattern: str) -> None:
@@ -69,6 +70,7 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     stage.emacs.eval("(qwen-companion-context)")
     screen = stage.screen.wait_for("13 characters selected")
     stage.screen.wait_for("active at 5:18")
+    stage.screen.wait_for(EXCLUDED)
     assert re.search(r"Qwen Code \d", screen)
     text = stage.emacs.buffer_text(INSPECTOR)
     where = f" at {stage.far.label}" if stage.far else ""
