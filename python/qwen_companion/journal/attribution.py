@@ -159,9 +159,10 @@ class Attribution:
 
 def _in_their_turns(root: Root, path: bytes, writers: Sequence[Worker]) -> Sequence[Worker]:
     """Return those of `writers` whose turns had not ended when `path` changed."""
-    ends = [math.inf if writer.running is None else writer.running.until for writer in writers]
     # When a file was deleted, and when one at a place changed, is not known as exactly.
-    if min(ends, default=math.inf) == math.inf or root.record.site.stamp(path) is None:
+    if all(writer.end == math.inf for writer in writers) or root.record.site.stamp(path) is None:
         return writers
     changed = root.record.site.changed_at(path)
-    return [writer for writer, end in zip(writers, ends, strict=True) if changed <= end]
+    # The next turn of a chat takes over what has changed since its prompt.
+    following = {session: running.prompted for session, running in root.running.copy().items()}
+    return [each for each in writers if changed <= each.end or changed >= following.get(each.session, math.inf)]

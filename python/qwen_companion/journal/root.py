@@ -62,6 +62,8 @@ class Running:
     """Whether a tool has waited for `ready` as long as one may."""
     since: float = math.inf
     """When a command of it began that could not wait for `ready`, in seconds since the epoch."""
+    prompted: float = math.inf
+    """When a chat got its prompt, in seconds since the epoch: what has changed since is its work."""
     until: float = math.inf
     """When it ended, in seconds since the epoch: what has changed since is not its work."""
     told: set[bytes] = field(default_factory=set[bytes])
@@ -91,6 +93,11 @@ class Worker:
     def number(self) -> int | None:
         """Return the number of its turn, None while that has not begun."""
         return None if self.running is None else self.running.number
+
+    @property
+    def end(self) -> float:
+        """Return when its turn has ended, in seconds since the epoch; infinity for one that goes on, or none."""
+        return math.inf if self.running is None else self.running.until
 
 
 @dataclass

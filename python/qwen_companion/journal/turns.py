@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,7 +43,7 @@ class Turns:
         self.end(root, row.session, row.start)
         # Else the user may have written to the same files since the last look.
         followed = bool(root.running) or not root.record.has_baseline
-        running = root.running[row.session] = Running(row)
+        running = root.running[row.session] = Running(row, prompted=math.inf if since is None else since / 1000)
         root.stirred.set()
 
         def begin() -> None:
