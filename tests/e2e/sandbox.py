@@ -235,7 +235,9 @@ class Sandbox:
         return [process for process in self.processes() if self._runs_cli(process)]
 
     def _runs_cli(self, process: psutil.Process) -> bool:
-        return any(os.path.basename(argument) in _CLI_SCRIPTS for argument in self._arguments(process))
+        # Not what starts one in a container, which has its name among its arguments.
+        script = next((argument for argument in self._arguments(process) if not argument.startswith("-")), "")
+        return os.path.basename(script) in _CLI_SCRIPTS
 
     @staticmethod
     def _parent(process: psutil.Process) -> int:

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from stage import Stage
-
-pytestmark = pytest.mark.local("Emacs is not the editor there, and does not list conversations")
 
 TERMINALS = (
     "(length (seq-filter (lambda (b) (process-live-p (get-buffer-process b))) (qwen-companion-terminal-buffers)))"
@@ -24,7 +20,62 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     stage.start()
     assert "remember the teapot" in stage.asked("remember the teapot")
 
-    # This Emacs is the editor of what is typed.
+    if stage.far is None:
+        # There the CLI has an editor of that place.
+        edit_what_is_typed(stage)
+
+    stage.emacs.command("qwen-companion-toggle")
+    stage.screen.wait_until(lambda: "*qwen: project*" not in stage.emacs.visible_buffers(), "the terminal hidden")
+    stage.emacs.command("qwen-companion-toggle")
+    stage.screen.wait_for("So much for remember the teapot.")
+    assert stage.emacs.eval(TERMINALS) == "1"
+
+    # Another one, which goes on with what was said.
+    stage.emacs.command("qwen-companion-resume")
+    if stage.far is None:
+        stage.screen.wait_for("Go on with:")
+        stage.screen.type("teapot")
+        stage.screen.keys("Tab", "Enter")
+    else:
+        choose_there(stage)
+    stage.screen.wait_for("Qwen[2]")
+    stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message(?s:.*)qwen: project\*<2>"))
+    assert stage.emacs.eval(TERMINALS) == "2"
+
+    # A third with the same arguments in place of the second.
+    process = '(process-id (get-buffer-process "*qwen: project*<2>"))'
+    before = stage.emacs.eval(process)
+    stage.emacs.command("qwen-companion-restart")
+    stage.screen.wait_for("End the CLI in")
+    stage.screen.enter("yes")
+    if stage.far is not None:
+        stage.emacs.wait_until(f"(and (= 2 {TERMINALS}) (/= {before} {process}))")
+        choose_there(stage)
+    stage.emacs.wait_until(
+        f"(and (= 2 {TERMINALS}) (/= {before} {process}) (= 2 (length (qwen-companion-backend-sessions))))"
+    )
+    # What the second one showed is like it.
+    resumed = re.compile(r"> remember the teapot(?s:.*)Type your message")
+    stage.screen.wait_until(
+        lambda: resumed.search(stage.emacs.buffer_text("*qwen: project*<2>")), "the conversation in the third terminal"
+    )
+
+    stage.emacs.eval(PASTE_IMAGE)
+    # The CLI takes the mention of an image for the image.
+    stage.screen.wait_for("Attachments: [")
+    # Emacs says nothing of the file, but for TRAMP of its copy.
+    messages = re.sub("^Copying .*$", "", stage.emacs.buffer_text("*Messages*"), flags=re.MULTILINE)
+    assert not re.search(r"image-\w+\.png", messages)
+
+
+def choose_there(stage: Stage) -> None:
+    """Go on with the conversation that the CLI at another place offers by itself."""
+    stage.screen.wait_for("› remember the teapot")
+    stage.screen.keys("Enter")
+
+
+def edit_what_is_typed(stage: Stage) -> None:
+    """Type half a line to the CLI, whose editor this Emacs is, and go on there."""
     stage.screen.type("half a line", seen="half a line")
     stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-key "x" nil nil t))')
     # Soon that the context is told takes its place on the screen.
@@ -40,39 +91,3 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     stage.model.say("Edited.")
     stage.screen.keys("Enter")
     stage.screen.wait_for("Edited.")
-
-    stage.emacs.command("qwen-companion-toggle")
-    stage.screen.wait_until(lambda: "*qwen: project*" not in stage.emacs.visible_buffers(), "the terminal hidden")
-    stage.emacs.command("qwen-companion-toggle")
-    stage.screen.wait_for("Edited.")
-    assert stage.emacs.eval(TERMINALS) == "1"
-
-    # Another one, which goes on with what was said.
-    stage.emacs.command("qwen-companion-resume")
-    stage.screen.wait_for("Go on with:")
-    stage.screen.type("teapot")
-    stage.screen.keys("Tab", "Enter")
-    stage.screen.wait_for("Qwen[2]")
-    stage.screen.wait_for(re.compile(r"> remember the teapot(?s:.*)Type your message(?s:.*)qwen: project\*<2>"))
-    assert stage.emacs.eval(TERMINALS) == "2"
-
-    # A third with the same arguments in place of the second.
-    process = '(process-id (get-buffer-process "*qwen: project*<2>"))'
-    before = stage.emacs.eval(process)
-    stage.emacs.command("qwen-companion-restart")
-    stage.screen.wait_for("End the CLI in")
-    stage.screen.enter("yes")
-    stage.emacs.wait_until(
-        f"(and (= 2 {TERMINALS}) (/= {before} {process}) (= 2 (length (qwen-companion-backend-sessions))))"
-    )
-    # What the second one showed is like it.
-    resumed = re.compile(r"> remember the teapot(?s:.*)Type your message")
-    stage.screen.wait_until(
-        lambda: resumed.search(stage.emacs.buffer_text("*qwen: project*<2>")), "the conversation in the third terminal"
-    )
-
-    stage.emacs.eval(PASTE_IMAGE)
-    # The CLI takes the mention of an image for the image.
-    stage.screen.wait_for("Attachments: [")
-    # Emacs says nothing of the file.
-    assert not re.search(r"image-\w+\.png", stage.emacs.buffer_text("*Messages*"))
