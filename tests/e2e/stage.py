@@ -43,15 +43,22 @@ SHOW_CONTEXT: Final = """
 """
 
 
-# In the mode line: the menu bar has the word too.
+# An answer to what was told before may be on its way, and the one before that be equal to what is waited for.
+TELL_ROOTS: Final = """
+(let ((before qwen-companion-roots--answer))
+  (put 'qwen-companion-mode 'answer-before
+       (if (qwen-companion-backend-call 'roots qwen-companion-roots--sent) before 'off)))
+"""
 ROOTS_TOLD: Final = """
 (progn (qwen-companion-roots-update)
        (and (null qwen-companion-roots--timer)
+            (not (eq (get 'qwen-companion-mode 'answer-before) qwen-companion-roots--answer))
             (equal (sort (copy-sequence (qwen-companion-roots-published)) #'string<)
                    (plist-get qwen-companion-roots--sent :roots))))
 """
-"""True when the discovery files name the roots of the buffers that there are."""
+"""True when the discovery files name the roots of the buffers that there are, since `TELL_ROOTS`."""
 
+# In the mode line: the menu bar has the word too.
 READY: Final = re.compile(r"^-U.* Qwen(?!:)\b", re.MULTILINE)
 NO_SESSION: Final = re.compile(r"^-U.* Qwen(?![\[:])\b", re.MULTILINE)
 
@@ -257,7 +264,7 @@ class Stage:
         self.screen.wait_for(READY)
         if reused:
             # Those of the test before are told still, a moment long.
-            self.emacs.wait_until(ROOTS_TOLD)
+            self._wait_until_roots_told()
         if self.far is not None and files:
             self.emacs.wait_until(f"(or {self.far.ready} (null qwen-companion-remote-places))")
 
@@ -305,8 +312,12 @@ class Stage:
         Roots follow the buffers a moment later.
         """
         name = self.emacs.lisp_name(self.sandbox.project)
-        published = f"(qwen-companion-{'places-root' if self.far else 'roots-published-p'} {name})"
-        self.emacs.wait_until(f"(and {ROOTS_TOLD} {published})")
+        self._wait_until_roots_told(f"(qwen-companion-{'places-root' if self.far else 'roots-published-p'} {name})")
+
+    def _wait_until_roots_told(self, form: str = "t") -> None:
+        """Return when CLIs are told the roots that there are, and `form` is true in Emacs."""
+        self.emacs.eval(TELL_ROOTS)
+        self.emacs.wait_until(f"(and {ROOTS_TOLD} {form})")
 
     def _disconnect_clients(self) -> None:
         while self._clients:
@@ -322,7 +333,7 @@ class Stage:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
             # The roots of a CLI stay as long as it is connected.
-            self.emacs.wait_until(ROOTS_TOLD)
+            self._wait_until_roots_told()
             self._cli = None
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
