@@ -21,7 +21,6 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
-    GoneError,
     InvalidRequestError,
     NotFoundError,
     UnauthorizedError,
@@ -314,11 +313,6 @@ async def test_a_recorded_conversation_is_rewound_and_its_copy_is_whole(house: H
         """Do nothing: no CLI has it open."""
 
     address = DaemonAddress(house.serve.url, house.serve.token)
-    if house.version.name == "0.21.2":
-        # It says that it can do this, and keeps no points.
-        with pytest.raises(GoneError):
-            await rewind_recorded(address, house.project, chat.session, lambda prompts: prompts[1], ended)
-        return
     done = await rewind_recorded(address, house.project, chat.session, lambda prompts: prompts[1], ended)
     assert done.prompt == "prompt 2"
     assert done.copy is not None
