@@ -106,9 +106,11 @@ def kept_stages() -> Iterator[dict[str, Stage]]:
     """Yield the stages that tests have left for the next ones, by kind."""
     stages: dict[str, Stage] = {}
     yield stages
-    for stage in stages.values():
-        with stage:
-            stage.end()
+    # One that does not end well keeps none of the others.
+    with ExitStack() as stack:
+        for stage in stages.values():
+            stack.enter_context(stage)
+            stack.callback(stage.end)
 
 
 @pytest.fixture
