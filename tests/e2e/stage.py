@@ -331,6 +331,9 @@ class Stage:
         """End the CLI of an earlier test unless it equals `wanted`."""
         if self._cli is not None and self._cli != wanted:
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
+            if self.far is not None and not self._cli.options:
+                # What runs in a shell behind sudo is not told of the end of the terminal, which is sudo's own.
+                self.sandbox.kill_clis()
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
             # The roots of a CLI stay as long as it is connected.
             self._wait_until_roots_told()
