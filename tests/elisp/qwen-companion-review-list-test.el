@@ -338,6 +338,15 @@
     (should (equal '("a\\nb%s.txt") (qwen-companion-review-list-test--column 0)))
     (should (equal '("evil\\n\\u202Ecli %b") (qwen-companion-review-list-test--column 1)))))
 
+(ert-deftest qwen-companion-review-list-test-shows-the-end-of-a-long-name ()
+  "The directory, or the place, of several files is the same; the mouse shows all."
+  (qwen-companion-review-list-test-with-waiting '("a-long-directory/one.txt" "a-long-directory/two.txt")
+    (qwen-companion-diffs)
+    (should (equal '("…g-directory/one.txt" "…g-directory/two.txt")
+                   (qwen-companion-review-list-test--column 0)))
+    (qwen-companion-test-go-to "two.txt")
+    (should (equal "a-long-directory/two.txt" (get-text-property (1- (point)) 'help-echo)))))
+
 ;;; The next one
 
 (defun qwen-companion-review-list-test--reviewed ()
