@@ -1,4 +1,4 @@
-;;; qwen-companion-buffers.el --- The whole of a buffer, live buffers, keymaps  -*- lexical-binding: t; -*-
+;;; qwen-companion-buffers.el --- The whole of a buffer, live buffers, keymaps, lists  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -9,6 +9,9 @@
 ;; Forms that recur wherever buffers are worked with.
 
 ;;; Code:
+
+(defvar tabulated-list-format)
+(declare-function tabulated-list-print-entry "tabulated-list" (id cols))
 
 (defmacro qwen-companion-buffers-widened (&rest body)
   "Evaluate BODY with the current buffer widened; return its value.
@@ -68,6 +71,19 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
     (unless (derived-mode-p mode)
       (funcall mode))
     (current-buffer)))
+
+(defun qwen-companion-buffers-print-entry (id columns number)
+  "Print the entry ID with COLUMNS of a list.
+Where the text of column NUMBER, from 0, is too long, print the end of it."
+  (let* ((text (aref columns number))
+         (width (string-width text))
+         (excess (- width (cadr (aref tabulated-list-format number)))))
+    (when (> excess 0)
+      (setq columns (copy-sequence columns))
+      (aset columns number
+            (propertize (concat "…" (truncate-string-to-width text width (1+ excess)))
+                        'help-echo text)))
+    (tabulated-list-print-entry id columns)))
 
 (defun qwen-companion-buffers-keymap (&rest keys)
   "Return a keymap of KEYS, alternately a key and its binding.

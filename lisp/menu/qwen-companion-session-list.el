@@ -355,7 +355,9 @@ Info node `(qwen-companion)Terminals' is about it.
          ("Files" 5 nil :right-align t)
          ("Tokens" 7 qwen-companion-session-list--more-tokens-p :right-align t)
          ("Terminal" 22 t) ("Last" 0 t)]
-        tabulated-list-padding 1)
+        tabulated-list-padding 1
+        tabulated-list-printer (lambda (id columns)
+                                 (qwen-companion-buffers-print-entry id columns 1)))
   (qwen-companion-header-set-up-mode)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (tabulated-list-init-header)

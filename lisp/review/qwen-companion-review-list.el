@@ -225,16 +225,8 @@ One that was not counted is larger than any other."
   "Star before a marked proposal.")
 
 (defun qwen-companion-review-list--print (id columns)
-  "Print the entry ID with COLUMNS, and its mark.
-Of a file whose name is too long for its column, print the end."
-  (let* ((file (aref columns 0))
-         (width (string-width file))
-         (excess (- width (cadr (aref tabulated-list-format 0)))))
-    (when (> excess 0)
-      (setq columns (copy-sequence columns))
-      (aset columns 0 (propertize (concat "…" (truncate-string-to-width file width (1+ excess)))
-                                  'help-echo file)))
-    (tabulated-list-print-entry id columns))
+  "Print the entry ID with COLUMNS, and its mark."
+  (qwen-companion-buffers-print-entry id columns 0)
   (when (member id qwen-companion-review-list--marked)
     (save-excursion
       (forward-line -1)

@@ -318,8 +318,11 @@
     (unwind-protect
         (qwen-companion-session-list-test--with
             (list (qwen-companion-session-list-test--session
-                   "a" :place "/ssh:far:" :directory "/ssh:far:/p" :ancestors (list (process-id process) 1)))
+                   "a" :place "/ssh:far:" :directory "/ssh:far:/home/project"
+                   :ancestors (list (process-id process) 1)))
           (goto-char (point-min))
+          ;; Of a long name the end, which tells projects there apart.
+          (should (equal "…/home/project" (aref (tabulated-list-get-entry) 1)))
           (cl-letf (((symbol-function 'process-file)
                      (lambda (program _infile _buffer _display &rest arguments)
                        (setq ran (cons default-directory (cons program arguments)))
