@@ -18,12 +18,16 @@ import json
 import os
 import random
 import shlex
+import sqlite3
+import time
 import uuid
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
+from limit import limit_s
 from random_turns import PLACES, Action, Agent, Emacs, EmacsError, Text, text
 
 NAMES = tuple(f"{directory}{name}" for directory in ("", "sub/") for name in ("a.txt", "b c.txt", "d.txt"))
@@ -109,7 +113,7 @@ class Session:
         backups = {name: self._bytes(name) for name in sorted(self._tracked)}
         point = Point(prompt, self.files(), self._last_record, backups)
         self.points.append(("", point))
-        self.agent.hook("UserPromptSubmit", prompt=prompt, transcript_path=str(self._transcript))
+        self._prompt(self.agent, prompt, transcript_path=str(self._transcript))
         self._write_record("user")
         self.script.append(prompt)
         # With both in one turn the journal would tell of a file that was renamed: all have lines in common.
@@ -121,6 +125,24 @@ class Session:
         self._write_record("assistant")
         self.agent.hook("Stop", transcript_path=str(self._transcript))
         self.points[-1] = self._next_turn(prompt), point
+
+    def _prompt(self, agent: Agent, prompt: str, **fields: str) -> None:
+        """Let a turn of `agent` begin, and wait until it is in the record.
+
+        On a busy machine its first tool may wait no longer for that, and the turn has a note.
+        """
+        agent.hook("UserPromptSubmit", prompt=prompt, **fields)
+        deadline = time.monotonic() + limit_s()
+        while not self._runs():
+            assert time.monotonic() < deadline, f"no turn runs after {prompt!r}"
+            self.emacs.call("turns-settle")
+
+    def _runs(self) -> bool:
+        for path in Path(self.emacs.environ["XDG_STATE_HOME"]).rglob("journal.sqlite"):
+            with closing(sqlite3.Connection(f"{path.as_uri()}?mode=ro", uri=True)) as record:
+                if record.execute("select 1 from turns where end is null").fetchone() is not None:
+                    return True
+        return False
 
     def _bytes(self, name: str) -> bytes | None:
         path = Path(self._path(name))
@@ -184,7 +206,7 @@ class Session:
     def other_turn(self) -> None:
         """Let the other agent take a turn at its own place of a file."""
         self.emacs.call("turns-follow")
-        self.other.hook("UserPromptSubmit", prompt="of another")
+        self._prompt(self.other, "of another")
         self.script.append("another agent's turn")
         self._edit(self.other, self._some_file(), OTHERS_PLACE)
         self.other.hook("Stop")
