@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -59,6 +60,7 @@ class Agent:
         """When it reported last, in ms since the epoch."""
         self.ago = 0
         """How long ago it works, in ms."""
+        self.waits_until = math.inf
 
     async def report(self, name: str, **fields: Any) -> Any:
         """Report an event, as the CLI would, and return the answer."""
@@ -67,7 +69,8 @@ class Agent:
         assert event is not None
         self.time = max(self.time + 1, int(time.time() * 1000) - self.ago)
         with anyio.fail_after(TIMEOUT_S):
-            return await self.front.hear(Report(event, self.peer, "Qwen Code 0.24.4", "connected", self.time))
+            report = Report(event, self.peer, "Qwen Code 0.24.4", "connected", self.time, self.waits_until)
+            return await self.front.hear(report)
 
     async def prompt(self, text: str) -> Any:
         return await self.report("UserPromptSubmit", prompt=text)

@@ -73,12 +73,13 @@ class Answers:
 class _Hearing:
     """An event that `listener` hears while it has `turn`, its lock for this process; its `words` once `done`.
 
-    The CLI waits for it `hold_s` seconds at most.
+    The CLI waits for it `hold_s` seconds at most, `until` a time of the event loop.
     """
 
     listener: Listener
     turn: anyio.Lock
     hold_s: float
+    until: float
     done: anyio.Event = field(default_factory=anyio.Event)
     words: Words | None = None
 
@@ -172,7 +173,12 @@ class HookHandler:
         # The locks: they are forgotten when the process ends, which may be before a hearing begins.
         turns = self._turns[report.peer.pid]
         holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self._listeners))
-        return [_Hearing(listener, turns[place], hold_s) for place, listener, hold_s in holds if hold_s is not None]
+        now = anyio.current_time()
+        return [
+            _Hearing(listener, turns[place], hold_s, now + hold_s)
+            for place, listener, hold_s in holds
+            if hold_s is not None
+        ]
 
     def _begin(self, hearings: Iterable[_Hearing], report: Report) -> None:
         """Begin the `hearings` of `report`."""
@@ -181,15 +187,14 @@ class HookHandler:
 
     async def _hear(self, hearing: _Hearing, report: Report) -> None:
         async with hearing.turn:
-            hearing.words = await contained(hearing.listener.hear, report)
+            hearing.words = await contained(hearing.listener.hear, replace(report, waits_until=hearing.until))
         hearing.done.set()
 
     async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
         """Return the reply with the words that the `waited` hearings have in time; begin the `others`."""
         said: list[Words] = []
-        start = anyio.current_time()
         for hearing in waited:
-            with anyio.CancelScope(deadline=start + hearing.hold_s):
+            with anyio.CancelScope(deadline=hearing.until):
                 await hearing.done.wait()
             if hearing.words:
                 said.append(hearing.words)

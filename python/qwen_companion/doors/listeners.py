@@ -6,6 +6,7 @@ Importing this module does not import pydantic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,7 +49,8 @@ class Report:
     """An event that the `cli` in the process of `peer` has reported at `time`, in ms since the epoch.
 
     `cli` is name and version for a person, may be empty.  `session` is the id of its MCP session, None while it is not
-    connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.
+    connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.  The CLI goes on without
+    the listener at `waits_until`, a time of the event loop.
     """
 
     event: Event
@@ -56,6 +58,7 @@ class Report:
     cli: str
     session: str | None
     time: int
+    waits_until: float = math.inf
 
 
 class Listener(Protocol):

@@ -175,7 +175,7 @@ class HookReports:
         if call.is_command:
             self._attribution.look_at_processes(root)
         if call.path is not None:
-            await self._before_edit(root, call.path, session, running)
+            await self._before_edit(root, call.path, running, report)
         root.calls[_call_id(report.event)] = call
         if running.ready.is_set():
             return
@@ -187,9 +187,9 @@ class HookReports:
             running.since = min(running.since, clock_ns() / 1e9)
             root.do(root.note, (running, call), LATE)
 
-    async def _before_edit(self, root: Root, path: bytes, session: str, running: Running) -> None:
-        """Record `path` as it is before a tool of `session` writes it, and let no look at all files see it."""
-        writer = None
+    async def _before_edit(self, root: Root, path: bytes, running: Running, report: Report) -> None:
+        """Record `path` as it is before the tool of `report` writes it, and let no look at all files see it."""
+        session, writer = report.event.session_id, None
         before = await root.read(path)
         if running.ready.is_set():
             # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
@@ -204,7 +204,9 @@ class HookReports:
             writer = root.commands.get(session)
         # Without a wait until the call is known, with which this ends.
         root.reserved[path] += 1
-        root.do(root.keep, path, before, writer)
+        # What was read once the tool waited no longer may be its own.
+        if anyio.current_time() < report.waits_until:
+            root.do(root.keep, path, before, writer)
 
     async def _after_tool(self, root: Root, report: Report) -> str | None:
         """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""

@@ -264,6 +264,8 @@ async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
         slow.may_answer.set()
         await anyio.wait_all_tasks_blocked()
         assert slow.names() == ["UserPromptSubmit", "PostToolUse"]
+        # It can tell that the CLI has gone on.
+        assert slow.heard[1].waits_until <= anyio.current_time()
 
 
 async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:

@@ -305,6 +305,17 @@ async def test_a_file_is_read_before_a_tool_that_waits_no_longer_for_the_look_af
         await place.when(lambda: place.files[turn.id]["a"].writers == ((SHELL, None), ("edit", None)))
 
 
+async def test_what_a_tool_wrote_that_waited_no_longer_is_its_own(project: Project) -> None:
+    """On a busy machine it is heard of only then: what lies there is not what was there before."""
+    project.commit(a=b"old\n")
+    async with at_work(project, "Fix it") as (place, agent):
+        agent.waits_until = anyio.current_time()
+        project.write("a", b"agent\n")
+        await agent.edit("a", b"agent\n")
+        (turn,) = await place.until({"a": "modified"})
+        assert await place.before(turn, "a") == b"old\n"
+
+
 async def test_a_record_that_was_removed_is_begun_anew(project: Project) -> None:
     """By the user or a cleaner, while the backend lives."""
     project.commit(a=b"a\n")
