@@ -8,11 +8,13 @@ import itertools
 import re
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+
+import psutil
 
 from client import Client
 from clis import GEMINI, QWEN, Cli
@@ -21,7 +23,7 @@ from far import Far
 from qwen_companion.doors.layer import FILE_NAME
 from qwen_companion.journal.places import state_directory
 from qwen_companion.state import key_of
-from sandbox import CHECKOUT, Sandbox
+from sandbox import CHECKOUT, Sandbox, has_ended
 from scripted_model import ScriptedModel
 from serve import Serve
 from terminal import PATIENCE, Screen, ScreenTimeoutError
@@ -330,14 +332,26 @@ class Stage:
     def _keep_only(self, wanted: _RunningCli | None) -> None:
         """End the CLI of an earlier test unless it equals `wanted`."""
         if self._cli is not None and self._cli != wanted:
-            self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {lisp_string(self._cli.buffer)}))")
+            buffer = lisp_string(self._cli.buffer)
+            pid = self.emacs.eval(f"(if (get-buffer-process {buffer}) (process-id (get-buffer-process {buffer})) 0)")
+            processes = [each for each in self.sandbox.processes() if self._is_below(each, int(pid))]
+            self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {buffer}))")
             if self.far is not None and not self._cli.options:
                 # What runs in a shell behind sudo is not told of the end of the terminal, which is sudo's own.
                 self.sandbox.kill_clis()
+            # It ends a moment after its connection, and would be one more of this run until then.
+            assert all(has_ended(process, PATIENCE) for process in processes)
             self.emacs.wait_until("(null (qwen-companion-backend-sessions))")
             # The roots of a CLI stay as long as it is connected.
             self._wait_until_roots_told()
             self._cli = None
+
+    @staticmethod
+    def _is_below(process: psutil.Process, pid: int) -> bool:
+        """Return whether `process` is that with the number `pid`, or was started by it, directly or not."""
+        with suppress(psutil.NoSuchProcess):
+            return pid in (process.pid, *(above.pid for above in process.parents()))
+        return False
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
         """Open a terminal `name` of Emacs with a shell, for which `variables` are set, in another window; go there."""
