@@ -78,7 +78,7 @@ def marked(count: int) -> str:
 
 PROMPT = "(active-minibuffer-window)"
 NO_PROMPT = f"(null {PROMPT})"
-FIRST_LINE = at("[* ] \\(?:[[:alnum:]-]+:\\)?list[.]txt")
+FIRST_LINE = at("[* ] \\(?:[^ ]+:\\)?list[.]txt")
 
 # Keys as Emacs writes them, and what is true after each.
 REVIEW_KEYS = (
@@ -136,13 +136,13 @@ LIST_KEYS = (
     ("C-o", f"(and {visible(hunks('two'))} {selected(LIST)})"),
     ("A", left(7)),
     ("M-<", "t"),
-    ("n n", at("  \\(?:[[:alnum:]-]+:\\)?three")),
+    ("n n", at("  \\(?:[^ ]+:\\)?three")),
     ("K", left(6)),
     ("M-<", "t"),
-    ("n n", at("  \\(?:[[:alnum:]-]+:\\)?four")),
+    ("n n", at("  \\(?:[^ ]+:\\)?four")),
     ("C-c C-k", left(5)),
     ("M-<", "t"),
-    ("n n", at("  \\(?:[[:alnum:]-]+:\\)?five")),
+    ("n n", at("  \\(?:[^ ]+:\\)?five")),
     ("C-c C-c", left(4)),
     ("?", visible("*Help*")),
     ("C-x 1", f"(not {visible('*Help*')})"),
