@@ -217,6 +217,8 @@ class Stage:
         if self.emacs.running:
             self._disconnect_clients()
             self.serve.kill()
+            if self._cli is not None and self._outlives_shell(self._cli):
+                self.end_cli()
             self.emacs.quit()
             if self.far is not None:
                 self.screen.wait_until(lambda: not self.sandbox.discovery_files, "nothing laid there")
@@ -336,8 +338,7 @@ class Stage:
             pid = self.emacs.eval(f"(if (get-buffer-process {buffer}) (process-id (get-buffer-process {buffer})) 0)")
             processes = [each for each in self.sandbox.processes() if self._is_below(each, int(pid))]
             self.emacs.eval(f"(let (kill-buffer-query-functions) (kill-buffer {buffer}))")
-            if self.far is not None and not self._cli.options:
-                # What runs in a shell behind sudo is not told of the end of the terminal, which is sudo's own.
+            if self._outlives_shell(self._cli):
                 self.sandbox.kill_clis()
             # It ends a moment after its connection, and would be one more of this run until then.
             assert all(has_ended(process, PATIENCE) for process in processes)
@@ -352,6 +353,10 @@ class Stage:
         with suppress(psutil.NoSuchProcess):
             return pid in (process.pid, *(above.pid for above in process.parents()))
         return False
+
+    def _outlives_shell(self, cli: _RunningCli) -> bool:
+        """Return whether `cli` may be in a shell behind sudo, whose own terminal does not end with that of Emacs."""
+        return self.far is not None and not cli.options
 
     def open_shell(self, name: str, variables: Mapping[str, str] | None = None) -> None:
         """Open a terminal `name` of Emacs with a shell, for which `variables` are set, in another window; go there."""
