@@ -135,7 +135,7 @@ class Project:
             path.unlink()
         else:
             self.write(name, data, mode)
-        cause = NOBODY if turn is None else Cause(turn, "edit")
+        cause = Cause() if turn is None else Cause(turn, "edit")
         record.observe(os.fsencode(path), record.look(os.fsencode(path)), cause)
 
     def end(self, turn: int, time: int = 2000) -> None:

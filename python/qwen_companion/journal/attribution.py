@@ -163,6 +163,9 @@ def _in_their_turns(root: Root, path: bytes, writers: Sequence[Worker]) -> Seque
     if all(writer.end == math.inf for writer in writers) or root.record.site.stamp(path) is None:
         return writers
     changed = root.record.site.changed_at(path)
+    if changed > time.time():
+        # The clock of the disk is another one.
+        return writers
     # The next turn of a chat takes over what has changed since its prompt.
     following = {session: running.prompted for session, running in root.running.copy().items()}
     return [each for each in writers if changed <= each.end or changed >= following.get(each.session, math.inf)]

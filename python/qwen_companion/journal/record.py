@@ -37,14 +37,15 @@ _MAX_STAMPS = 10_000
 
 @frozen
 class Cause:
-    """The author of a write: an agent in `turn` by `tool`, or with None somebody else."""
+    """The author of a write: an agent in `turn` by `tool`, or with None somebody else, without a tool the user."""
 
     turn: int | None = None
     tool: str = ""
     agent: str = ""
 
 
-NOBODY = Cause()
+NOBODY = Cause(tool=DISK)
+"""Somebody of whom nothing is told."""
 
 Chooser = Callable[[Sequence[bytes]], Sequence[Cause]]
 """Returns the causes of changes in files, asked once the files have been read."""
@@ -214,10 +215,10 @@ class Record:
         by_cause: dict[Cause, list[Change]] = {}
         for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
             by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
-            if cause.tool in _FOUND:
-                self._stamps[change.path] = self.site.stamp(change.path)
-            elif cause == NOBODY:
+            if cause.turn is None:
                 self._stamps.pop(change.path, None)
+            elif cause.tool in _FOUND:
+                self._stamps[change.path] = self.site.stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
             writes = self.store.record(rows, cause.turn, cause.tool, cause.agent)

@@ -202,14 +202,14 @@ class Store:
         return range(last + 1 - len(kept), last + 1)
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
-        """Assign to `turn` the write of `version` to `path`, if nobody or one of `tools` made it lately."""
+        """Assign to `turn` the write of `version` to `path`, if one of `tools` made it lately."""
         with self.database.transaction() as db:
             row = db.execute(
-                "select id, after, after_mode, tool, turn is null from writes where path = ? and turn is not ?"
+                "select id, after, after_mode, tool from writes where path = ? and turn is not ?"
                 " and time >= strftime('%s', 'now') - ? order by id desc limit 1",
                 (path, turn, _RECENT_S),
             ).fetchone()
-            if row is None or read_version(row[1], row[2]) != version or not (row[4] or row[3] in tools):
+            if row is None or read_version(row[1], row[2]) != version or row[3] not in tools:
                 return False
             db.execute("update writes set turn = ?, tool = '' where id = ?", (turn, row[0]))
             db.execute("delete from origins where write >= ?", (row[0],))

@@ -844,6 +844,17 @@ def test_an_undo_that_a_look_at_all_files_finds_before_it_is_told_is_one(project
     assert back.undone == undo.id
 
 
+def test_what_the_user_has_just_undone_by_hand_is_no_undoing_of_ours(project: Project) -> None:
+    project.commit(a=b"a\n")
+    turn = project.begin()
+    project.edit(turn, "a", b"agent\n")
+    project.end(turn)
+    project.edit(None, "a", b"a\n")
+    path = os.fsencode(project.root / "a")
+    assert project.record.undo(turn, "Undo", [path], 3000) is None
+    assert [write.turn for write in project.record.store.writes(path)] == [turn, None]
+
+
 def test_hunks_undone_one_after_the_other_are_one_turn(project: Project) -> None:
     lines = b"".join(b"%d\n" % number for number in range(20))
     changed = lines.replace(b"3\n", b"three\n", 1).replace(b"9\n", b"nine\n", 1)
