@@ -781,6 +781,8 @@ function entry(root, name, line = "", directories = new Map()) {
         if (size > MAX_FILE) throw new Error("larger than 64 MiB");
         result.data = status.isFile() ? whole(file) : fs.readlinkSync(file, "buffer");
         result.digest = digestOf(result.data);
+        // It may have been written after the first look at it.
+        result.changed = fs.lstatSync(file).ctimeMs;
     } catch (error) {
         result.error = error.code || error.message;
     }

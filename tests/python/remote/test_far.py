@@ -135,12 +135,28 @@ for (const name of ["statSync", "lstatSync", "fstatSync"]) {
 """
 
 
+WRITES_WHILE_READ = """
+const fs = require("fs"), open = fs.openSync;
+fs.openSync = (file, ...words) => {
+    if (!String(file).endsWith("/raced")) return open(file, ...words);
+    fs.openSync = open;
+    fs.writeFileSync(file, "agent\\n");
+    return open(file, ...words);
+};
+"""
+
+
 def shift_clock(home: Path, hours: int) -> None:
     """Let the clock there, and the times of files, be ahead by `hours`."""
-    (home.parent / "shift.js").write_text(SHIFTED.replace("HOURS", str(hours)))
+    load_there(home, SHIFTED.replace("HOURS", str(hours)))
+
+
+def load_there(home: Path, script: str) -> None:
+    """Let the Node.js there load `script` before the relay."""
+    (home.parent / "first.js").write_text(script)
     node = home.parent / "bin/node"
     node.unlink()
-    node.write_text(f'#!/bin/sh\nexec {NODE} -r {home.parent}/shift.js "$@"\n')
+    node.write_text(f'#!/bin/sh\nexec {NODE} -r {home.parent}/first.js "$@"\n')
     node.chmod(0o700)
 
 
@@ -403,6 +419,22 @@ class Elsewhere:
 
     def named(self, report: Report) -> Report:
         return report
+
+
+async def test_a_file_that_is_written_while_it_is_read_has_changed_then(home: Path) -> None:
+    load_there(home, WRITES_WHILE_READ)
+    times: list[float] = []
+    async with recorded(home) as there:
+        file = there.root / "raced"
+        file.write_text("old\n")
+
+        def skip(path: bytes) -> bool:
+            times.append(there.site.times[path])
+            return False
+
+        await there.call(lambda: there.record.scan(NOBODY, skip))
+        assert file.read_text() == "agent\n"
+        assert times == [pytest.approx(file.stat().st_ctime * 1000, abs=0.01)]
 
 
 @pytest.mark.parametrize("silence_s", [0, math.inf], ids=["connected", "gone at once"])
