@@ -86,6 +86,8 @@ def test_a_cli_started_before_the_mode_connects_when_started_again(stage: Stage)
     # There, it does not offer the status.
     stage.ask_command("/ide", " status")
     stage.screen.wait_for("IDE integration is not supported in your current environment")
+    if stage.far is not None:
+        stage.emacs.wait_until(stage.far.ready)
     files = stage.sandbox.discovery_files
     assert files
     # It goes on by itself, and nothing of it reaches Emacs.
