@@ -79,11 +79,14 @@ def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         os.chmod(os.path.dirname(path), 0o700)
-        with open(f"{path}.lock", "ab") as lock:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
             # The user may agree in two Emacsen at once.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(directory, fcntl.LOCK_EX)
             state, grant = read_grant(environ)
             return grant if grant is not None and state == VALID else _make_grant(environ, program, path)
+        finally:
+            os.close(directory)
     except OSError as error:
         raise GrantError(f"it cannot be kept in {path}: {error.strerror}") from None
 
