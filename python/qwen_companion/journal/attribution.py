@@ -66,7 +66,7 @@ class Attribution:
     def _writers(
         self, root: Root, paths: Sequence[bytes], suspects: Callable[[], Sequence[Worker]]
     ) -> tuple[Sequence[Sequence[Worker]], Sequence[Worker]]:
-        """Return for each of `paths`, which have changed, who may have done that as far as is known, and who else."""
+        """Return for each of `paths` who was at work when it changed, as far as is known, and the suspects for all."""
         # Only now: somebody may have begun to write while the files were looked at.
         self.look_at_processes(root)
         others = suspects()

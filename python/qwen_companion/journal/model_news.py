@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -54,8 +53,8 @@ class ModelNews:
         if root is None or known is None or not self._roots.settings.tell_changes:
             return
         loaded = await root.read(known)
-        # `time` is rounded down.  At a place, it may not be known when a file changed.
-        if time + 1 < await in_thread(root.record.site.changed_at, known) * 1000 < math.inf:
+        # `time` is rounded down.  What changes later than now is not known to, or has another clock.
+        if time + 1 < await in_thread(root.record.site.changed_at, known) * 1000 < now_ms() + 1:
             root.do(root.record.unseen.saw_unknown, session, known, now_ms())
         elif loaded is None or isinstance(loaded, Loaded):
             root.do(root.record.unseen.saw, session, known, loaded, now_ms())

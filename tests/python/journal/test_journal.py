@@ -60,6 +60,7 @@ from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Cause, Chooser, Record
+from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.processes import start_of
@@ -1325,6 +1326,20 @@ async def test_what_is_written_after_the_end_of_a_turn_is_not_the_agents(
         (turn,) = await place.until({"a": "modified", "c": "deleted"})
         await place.until_ended(turn.id)
         assert place.kinds() == [{"a": "modified", "c": "deleted"}]
+
+
+async def test_what_a_disk_whose_clock_is_ahead_tells_at_the_end_of_a_turn_is_the_agents(
+    project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=b"a\n")
+    monkeypatch.setattr(ThisMachine, "changed_at", lambda *_: time.time() + 3600)
+    async with site(project) as place:
+        agent = Agent(place.front, project)
+        await agent.prompt("Fix it")
+        await until_more(calls, "begin", 0)
+        project.write("a", b"agent\n")
+        await agent.report("Stop")
+        await place.until({"a": "modified"})
 
 
 @pytest.mark.parametrize("change", ["end", "cli"])

@@ -27,6 +27,7 @@ from qwen_companion.emacs.messages import JournalBusy, JournalForget
 from qwen_companion.journal import model_news, views
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.root import Root
+from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded
 from support import TIMEOUT_S, until
@@ -442,6 +443,15 @@ async def test_a_file_that_changes_before_a_read_of_it_is_noted_counts_as_change
         place.front.take_chat(work)
         await place.until_done(project)
         assert "- d: changed" in text_of(await place.front.news_for_chat("chat", str(project.root), []))
+
+
+async def test_a_file_of_a_disk_whose_clock_is_ahead_has_not_changed_since_it_was_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.commit(a=LONG)
+    monkeypatch.setattr(ThisMachine, "changed_at", lambda *_: time.time() + 3600)
+    async with reader_of(project, "a") as (_, agent):
+        assert await agent.asked() == ""
 
 
 @pytest.mark.parametrize("path", ["", "\0", "/", "..", "a\nb", "x" * 5000, "/dev/zero", "fifo"])
