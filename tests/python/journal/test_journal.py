@@ -23,7 +23,7 @@ import pytest
 from anyio import to_thread
 
 from journal_project import SHELL, Project
-from journal_site import ON, Agent, Site, at_work, site
+from journal_site import ON, Agent, Site, an_hour_ahead, at_work, site
 from qwen_companion.domain import (
     ChatWork,
     CliState,
@@ -1332,7 +1332,7 @@ async def test_what_a_disk_whose_clock_is_ahead_tells_at_the_end_of_a_turn_is_th
     project: Project, calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.commit(a=b"a\n")
-    monkeypatch.setattr(ThisMachine, "changed_at", lambda *_: time.time() + 3600)
+    monkeypatch.setattr(ThisMachine, "changed_at", an_hour_ahead)
     async with site(project) as place:
         agent = Agent(place.front, project)
         await agent.prompt("Fix it")

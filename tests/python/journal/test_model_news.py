@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from journal_project import Project
-from journal_site import ON, Agent, Site, site
+from journal_site import ON, Agent, Site, an_hour_ahead, site
 from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
 from qwen_companion.emacs.messages import JournalBusy, JournalForget
@@ -449,7 +449,7 @@ async def test_a_file_of_a_disk_whose_clock_is_ahead_has_not_changed_since_it_wa
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.commit(a=LONG)
-    monkeypatch.setattr(ThisMachine, "changed_at", lambda *_: time.time() + 3600)
+    monkeypatch.setattr(ThisMachine, "changed_at", an_hour_ahead)
     async with reader_of(project, "a") as (_, agent):
         assert await agent.asked() == ""
 
