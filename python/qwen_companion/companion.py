@@ -243,7 +243,6 @@ class Companion:
             changed=self._hooks_reported,
             report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
             warn=self._warn,
-            records=self._journal.records,
             listeners=[self._first_prompt, self._diagnostics, self._journal, self._journal.rewinds, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             elsewhere=self._places,

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -416,11 +416,6 @@ class Stream:
     def rest(self) -> bytes:
         """All that comes until the end, keep-alives left out; raises when the connection is reset."""
         return self._file.read().replace(f"{KEEP_ALIVE}\n\n".encode(), b"")
-
-
-async def nothing_recorded(_directory: str, _paths: Collection[str]) -> bool:
-    """Return the journal as the doors ask it."""
-    return False
 
 
 class FakeEditor:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
-from qwen_companion.doors.commands import FILE_PROGRAMS, Effects, Simple, UnclearError, effects, split
 from qwen_companion.doors.disk import Disk
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
 from qwen_companion.json_objects import as_object
-from qwen_companion.privacy.ignore_files import IGNORE_FILES
 
 _UNASKED_TOOLS = ("edit", "write_file")
 """The third, notebook_edit, goes to the classifier of `auto`."""
@@ -39,12 +37,6 @@ _PROTECTED = tuple(
     )
 )
 """Paths, in lower case, that `auto` asks its classifier about."""
-
-_RULE_FILES = (
-    *(".gitignore", ".gitattributes", ".gitmodules", ".gitconfig"),
-    *(name for names in IGNORE_FILES.values() for name in names),
-)
-"""Files that decide what is recorded and what no CLI is told of, and what git runs where its settings include them."""
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its settings.
@@ -86,61 +78,6 @@ def may_pass(tool: str, path: str, directory: str, disk: Disk) -> bool:
         return False
 
 
-def unasked_effects(
-    command: str, directory: str, projects: Sequence[str], disk: Disk, earlier: Sequence[Effects] = ()
-) -> Effects | None:
-    """Return the effects of the shell `command` in `directory` of `disk` if it may run without a question.
-
-    None where it may not: where the user's rules ask, or it may do more than change files in all of `projects`, the
-    first of them the CLI's, that the user's rules let pass or `auto` does not protect.  `earlier` are the effects of
-    commands and edits that may not have run yet when this one is asked about, and have when it runs.
-    """
-    try:
-        return _unasked_effects(command, directory, projects, disk, earlier)
-    except (LayerError, UnclearError, OSError, ValueError):
-        # The last for names that can be no names of files.
-        return None
-
-
-def _unasked_effects(
-    command: str, directory: str, projects: Sequence[str], disk: Disk, earlier: Sequence[Effects]
-) -> Effects | None:
-    environ, parts = disk.environ, split(command)
-    words = (
-        os.path.join(directory, word.text) for part in parts for word in (*part.words, *part.outputs, *part.inputs)
-    )
-    places = [os.path.join(directory, place) for place in environ.get("PATH", os.defpath).split(os.pathsep)]
-    settings = _settings_files(projects[0], environ)
-    folders = (directory, *projects, *places, *map(os.path.dirname, settings))
-    disk.expect([*folders, *map(os.path.normpath, words)], settings)
-    rules = _Rules(projects[0], disk)
-    if rules.ask_about(command, parts) or (environ.get("CDPATH") and any(part.name == "cd" for part in parts)):
-        return None
-    found = effects(parts, directory, disk, lambda part: rules.allow_part(part, directory), earlier)
-    if not found.changed and not any(rules.allow_part(part, directory) for part in parts):
-        # It is not our rule that makes it ask.
-        return None
-    disk.expect(found.changed | found.read, ())
-    inside = all(is_inside(path, project, disk) for path in found.changed for project in projects)
-    read = all(path == project or is_inside(path, project, disk) for path in found.read for project in projects)
-    if not (inside and read) or any(map(rules.protect, found.changed)):
-        return None
-    programs = {disk.real(place) for place in places}
-    true = {path: disk.real(path) for path in found.changed}
-    if any(_is_rule_file(name) for pair in true.items() for name in pair):
-        return None
-    return None if any(_holds_program(path, programs) for path in true.values()) else found
-
-
-def _is_rule_file(path: str) -> bool:
-    return os.path.basename(path).lower() in _RULE_FILES
-
-
-def _holds_program(true: str, places: Collection[str]) -> bool:
-    """Return whether the shell, which looks for programs in `places`, may find one at the path `true` or below it."""
-    return any(os.path.dirname(true) == place or f"{place}/".startswith(f"{true}/") for place in places)
-
-
 class _Rules:
     """The user's rules and protected files in the project `directory` of `disk`."""
 
@@ -152,17 +89,10 @@ class _Rules:
         self._disk, environ = disk, disk.environ
         settings = [disk.settings(path) for path in _settings_files(directory, environ)]
         self.ask = [rule for one in settings for rule in _items(one, "permissions", "ask")]
-        self._allow = [rule for one in settings for rule in _items(one, "permissions", "allow")]
         names = (name for one in settings for name in _items(one, "context", "fileName"))
         self._names = tuple("/" + name.strip("/").lower() for name in names if name.strip("/"))
         home = environ.get("QWEN_HOME")
         self._home = os.path.abspath(os.path.expanduser(home)) if home else None
-        hints = ("softDeny", "hardDeny", "deny")
-        self._is_strict = any(
-            _value(one, *_AUTO_MODE, "classifyAllShell") is True
-            or any(_items(one, *_AUTO_MODE, "hints", hint) for hint in hints)
-            for one in settings
-        )
 
     def protect(self, path: str) -> bool:
         """Return whether `auto` asks its classifier about writing `path`, or about what is below it."""
@@ -172,53 +102,6 @@ class _Rules:
             if candidate.endswith(self._names):
                 return True
         return self._home is not None and (path == self._home or is_inside(path, self._home, self._disk))
-
-    def ask_about(self, command: str, parts: Sequence[Simple]) -> bool:
-        """Return whether the user's rules may ask about `command`, or the classifier has orders of the user's."""
-        return self._is_strict or any(_may_concern(rule, command, parts) for rule in self.ask)
-
-    def allow_part(self, part: Simple, directory: str) -> bool:
-        """Return whether a rule of the user's lets `part` of a command in `directory` run unasked also in `auto`."""
-        if not any(_allows(rule, part) for rule in self._allow):
-            return False
-        return not any(self.protect(os.path.join(directory, word.text)) for word in (*part.words, *part.outputs))
-
-
-_AUTO_MODE = ("permissions", "autoMode")
-
-_SHELL_RULE = re.compile(r"(?:Bash|Shell|ShellTool|run_shell_command)(?:\s*\((.*)\))?", re.DOTALL)
-
-_NO_COMMAND = re.compile(r"(monitor|webfetch|web_fetch|agent|skill)\b|mcp__", re.IGNORECASE)
-"""Beginnings of rules that concern no shell command."""
-
-
-def _may_concern(rule: str, command: str, parts: Sequence[Simple]) -> bool:
-    """Return whether the rule may be about `command`; those for files are taken to be about all files."""
-    shell = _SHELL_RULE.fullmatch(rule.strip())
-    if shell is None:
-        return _NO_COMMAND.match(rule.strip()) is None
-    pattern = shell[1] or "*"
-    first = re.split(r"[\s:*]", pattern, maxsplit=1)[0]
-    return not first or any(first == part.name for part in parts) or _matches(pattern, command)
-
-
-def _allows(rule: str, part: Simple) -> bool:
-    """Return whether the rule lets `part` run in `auto`, where rules that let any program run do not count."""
-    shell = _SHELL_RULE.fullmatch(rule.strip())
-    pattern = (shell and shell[1]) or "*"
-    if not _matches(pattern, part.text):
-        return False
-    first = re.split(r"[\s:*]", pattern, maxsplit=1)[0]
-    return first in FILE_PROGRAMS or ("*" not in pattern and " " in pattern)
-
-
-def _matches(pattern: str, command: str) -> bool:
-    """Return whether the `pattern` of a rule matches `command` as the CLI has it."""
-    pattern = pattern.replace(":*", " *")
-    if "*" not in pattern:
-        return command == pattern or command.startswith(pattern + " ")
-    expression = re.escape(pattern).replace(r"\ \*", "( .*)?").replace(r"\*", ".*")
-    return re.fullmatch(expression, command, re.DOTALL) is not None
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -62,7 +62,6 @@ class Doors:
         changed: Callable[[], None],
         report_answers: Callable[[str, tuple[HookAnswer, ...]], None],
         warn: Callable[[str], None],
-        records: Callable[[str, Collection[str]], Awaitable[bool]],
         listeners: Sequence[Listener] = (),
         added: Callable[[], JsonObject] = dict,
         silence_s: float = SILENCE_S,
@@ -73,9 +72,8 @@ class Doors:
 
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
-        hooks of a session, `warn` with a text for the user.  For `records` see `HookReviews`.  `listeners` hear the
-        events that hooks report, `added` returns more settings for the layer.  `elsewhere` has the CLIs of other
-        places.
+        hooks of a session, `warn` with a text for the user.  `listeners` hear the events that hooks report,
+        `added` returns more settings for the layer.  `elsewhere` has the CLIs of other places.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -92,7 +90,6 @@ class Doors:
         self._report_answers = report_answers
         self._is_watched = False
         self._warn = warn
-        self._records = records
         self._silence_s = silence_s
         self._unexplained_silence_s = unexplained_silence_s
         self._settings = Settings()
@@ -213,7 +210,7 @@ class Doors:
                 if state.session.peer is not None and state.session.id in self._known
             }
         )
-        reviews = HookReviews(self._editor, self._environ, self._records)
+        reviews = HookReviews(self._editor, self._environ)
         return HookHandler(
             tasks,
             states,

@@ -136,8 +136,6 @@ class HookHandler:
         event = self.states.attribute(caller.peer.pid, event)
         now = _now()
         self._note(event, caller.peer, now)
-        if not isinstance(event, (events.PermissionRequest, events.AttentionRequest)):
-            self.reviews.begin_calls(caller.peer.pid, event.agent_id)
         state = self._session(caller.peer.pid)
         report = Report(event, caller.peer, caller.label, state and state.session.id, now)
         # Without its long texts it would tell something else.

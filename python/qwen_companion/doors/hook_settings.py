@@ -32,15 +32,12 @@ QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
 
 _EDIT_TOOLS = f"^(edit|write_file|notebook_edit|{QUESTION_TOOLS})$"
 
-_ASK_FOR_EDITS = "Edit(/**)"
+_ASK_FOR_EDITS = "Edit(/**/[^&]*)"
 """All edits in the project, by tool and by shell.  Those outside are asked for anyway.
 
 No form of a rule covers the tools alone: a CLI matches what a command writes like a call of `edit` or `write_file`
-with the same path.  So it asks the hook about commands too, which lets those pass that `auto` would not ask about.
+with the same path.  It takes the `&1` of `2>&1` for a file, too.
 """
-
-_ASKING_TOOLS = f"^(edit|write_file|notebook_edit|run_shell_command|{QUESTION_TOOLS})$"
-"""Those that `_ASK_FOR_EDITS` makes ask.  Without it, a command that asks is none of ours."""
 
 _ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
 """All tools but those that only read: a model calls these most, and each hook costs the CLI some 3 ms.
@@ -86,8 +83,6 @@ def hook_settings(port: int, secret: str, ask: bool, subscriptions: Iterable[Sub
     With `ask` it asks for each edit.
     """
     hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
-    if ask:
-        hooks[PERMISSION_REQUEST] = (_ASKING_TOOLS, REVIEW_TIMEOUT_S)
     for subscription in subscriptions:
         name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
         before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers to a CLI in its mode `auto` that asks whether it may edit a file or run a command.
+"""Answers to a CLI in its mode `auto` that asks whether it may edit a file.
 
 Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
 review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and the answer there
 counts.  A subagent has no terminal to ask in, and a CLI that is not connected has no `openDiff`: for these the request
 is held while its review is open, and answered with the user's decision.
-
-A command that our layer makes ask is permitted where `auto` would not have asked and no text can be lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +20,7 @@ import anyio
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
-from qwen_companion.doors.commands import Effects
-from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
+from qwen_companion.doors.conditions import is_inside, may_pass
 from qwen_companion.doors.disk import Disk
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.errors import EmacsUnavailableError
@@ -55,9 +50,6 @@ STILL_REVIEWING = (
     "The user is still reviewing this change in Emacs and has not decided. "
     "Make exactly the same call again to wait for the decision."
 )
-
-_MAX_COMMAND = 100_000
-"""Characters of the longest command that is looked at."""
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
@@ -106,17 +98,6 @@ class _Held:
     """The timer that ends it while no request is held for it."""
 
 
-@dataclass(eq=False)
-class _Batch:
-    """The `effects` of calls that an agent has asked about and that have not begun; `lock` while one is looked at.
-
-    A CLI asks about all calls of one answer of the model before the first of them runs.
-    """
-
-    effects: list[Effects] = field(default_factory=list[Effects])
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
-
-
 class HookReviews:
     """The requests for permission, and the reviews that some become.
 
@@ -128,36 +109,18 @@ class HookReviews:
         self,
         editor: Editor,
         environ: Mapping[str, str],
-        records: Callable[[str, Collection[str]], Awaitable[bool]],
         open_s: float = OPEN_S,
         hold_s: float = HOLD_S,
         return_s: float = RETURN_S,
     ) -> None:
-        """`environ` is the one that CLIs here find their settings by.  For the times in seconds see the constants.
-
-        `records` returns, for a project and names of files in it, whether these are recorded, so that a change of them
-        can be undone.
-        """
+        """`environ` is the one that CLIs here find their settings by.  For the times in seconds see the constants."""
         self.scope: str | None = None
         self._editor = editor
         self._disk = Disk(environ)
-        self._records = records
         self._open_s = open_s
         self._hold_s = hold_s
         self._return_s = return_s
         self._held: dict[str, _Held] = {}
-        self._batches: defaultdict[int, defaultdict[str | None, _Batch]] = defaultdict(lambda: defaultdict(_Batch))
-        """The calls of each agent of a process that have not begun."""
-
-    def begin_calls(self, pid: int, agent_id: str | None) -> None:
-        """Forget the calls that the agent `agent_id` of process `pid` has asked about: they begin, or never will.
-
-        None stands for all of its agents, as versions that do not tell them apart have it.
-        """
-        if agent_id is None:
-            self._batches.pop(pid, None)
-        else:
-            self._batches[pid].pop(agent_id, None)
 
     def decide(self, identifier: str, decision: Decision) -> None:
         """Take the user's decision on the proposal `identifier`."""
@@ -180,7 +143,6 @@ class HookReviews:
 
     def end_process(self, pid: int) -> None:
         """End the reviews of the process `pid`."""
-        self._batches.pop(pid, None)
         for held in list(self._held.values()):
             if held.asker.peer.pid == pid:
                 self._abandon(held)
@@ -192,20 +154,14 @@ class HookReviews:
 
         `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
         """
-        is_command = request.tool_name == events.SHELL
-        if request.mode != events.AUTO or not (is_command or request.tool_name in events.EDIT_TOOLS):
+        if request.mode != events.AUTO or request.tool_name not in events.EDIT_TOOLS:
             return Reply(events.NO_DECISION)
         disk = asker.disk or self._disk
-        batch = self._batches[asker.peer.pid][request.agent_id]
         try:
             directories = [file_name(request.cwd), *([asker.peer.directory] if asker.peer.directory else [])]
-            if is_command:
-                may_run = await self._may_run(request.tool_input, directories, disk, batch, agent is not None)
-                return Reply(events.allow() if may_run else events.NO_DECISION)
             path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
         except FileNameError:
             return Reply(events.NO_DECISION)
-        batch.effects.append(Effects(changed={path}))
         opens = agent is None and asker.opens_reviews
         if (opens and self.scope == ALL) or not await in_thread(_is_in_all, path, directories, disk):
             return Reply(events.NO_DECISION)
@@ -221,42 +177,6 @@ class HookReviews:
             return await self._review(request, path, disk, asker, agent, gone)
         except (UnreviewableError, TargetError) as error:
             return Reply(events.NO_DECISION if agent is None else events.deny(str(error)))
-
-    async def _may_run(
-        self, tool_input: Mapping[str, Any], projects: list[str], disk: Disk, batch: _Batch, is_subagents: bool
-    ) -> bool:
-        """Return whether the command of `tool_input` may run without a question in all of `projects` of `disk`.
-
-        It may come after the others of `batch`, and is added to them.
-        """
-        async with batch.lock:
-            effects = await self._recorded_effects(tool_input, projects, disk, batch.effects)
-            if effects is not None:
-                batch.effects.append(effects)
-            elif not is_subagents:
-                # The user is asked, and it may do anything.
-                batch.effects.append(Effects(moved=True))
-        return effects is not None
-
-    async def _recorded_effects(
-        self, tool_input: Mapping[str, Any], projects: list[str], disk: Disk, earlier: list[Effects]
-    ) -> Effects | None:
-        """Return the effects of a command that may run without a question, as they can be undone; None for others."""
-        command, inner = tool_input.get("command"), tool_input.get("directory") or ""
-        if not isinstance(command, str) or not isinstance(inner, str) or len(command) > _MAX_COMMAND:
-            return None
-        if tool_input.get("is_background"):
-            # When it writes, nobody looks.
-            return None
-        directory = os.path.normpath(os.path.join(projects[0], inner))
-        effects = await in_thread(unasked_effects, command, directory, projects, disk, earlier)
-        if effects is None:
-            return None
-        try:
-            files = [disk.name(path) for path in await in_thread(effects.to_record, disk)]
-        except OSError:
-            return None
-        return effects if not files or await self._records(disk.name(projects[0]), files) else None
 
     async def _is_reviewed(self, path: str) -> bool:
         if self.scope != OPEN:

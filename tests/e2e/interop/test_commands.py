@@ -120,18 +120,6 @@ def asked(stage: Stage, commands: Sequence[str]) -> set[str]:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("layer", [False, True])
-def test_the_layer_makes_no_everyday_command_ask(stage: Stage, program: str, layer: bool) -> None:
-    url = stage.model.environment()["OPENAI_BASE_URL"]
-    commands = {command.text.format(url=url): command.asks and layer for command in COMMANDS}
-    start(stage, program, layer)
-    found = asked(stage, list(commands))
-    for command in commands:
-        print(f"{program:12} {layer!s:5} {'asks' if command in found else 'runs'}  {command!r}")
-    assert found == {command for command, asks in commands.items() if asks}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("layer", [False, True])
 def test_the_users_own_rules_count(stage: Stage, program: str, layer: bool) -> None:
     start(stage, program, layer, allow=["Bash(mkdir *)"], ask=["Bash(touch *)"])
     # By itself, the hook does not permit the option.

@@ -24,7 +24,7 @@ from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.ide.peers import Caller
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
-from support import TIMEOUT_S, FakeEditor, nothing_recorded
+from support import TIMEOUT_S, FakeEditor
 
 if TYPE_CHECKING:
     from starlette.types import Message
@@ -70,7 +70,6 @@ class Site:
             changed=lambda: self.changes.set(),
             report_answers=lambda _session, _answers: None,
             warn=self.warnings.put_nowait,
-            records=nothing_recorded,
             silence_s=0,
             unexplained_silence_s=unexplained_silence_s,
         )

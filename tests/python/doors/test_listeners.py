@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -32,7 +32,7 @@ from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
-from support import TIMEOUT_S, FakeEditor, nothing_recorded, soon
+from support import TIMEOUT_S, FakeEditor, soon
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +101,7 @@ def handler_of(
     return HookHandler(
         tasks,
         States(),
-        HookReviews(FakeEditor(), {"HOME": "/w"}, nothing_recorded),
+        HookReviews(FakeEditor(), {"HOME": "/w"}),
         Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
         listeners,
         find_caller=find_caller,
@@ -147,14 +147,11 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         async def lay_plan(self, place: str, text: str) -> str:
             raise AssertionError
 
-    async def recorded(_directory: str, _paths: Collection[str]) -> bool:
-        return True
-
     async with anyio.create_task_group() as tasks:
         handler = HookHandler(
             tasks,
             States(),
-            HookReviews(editor, {}, recorded),
+            HookReviews(editor, {}),
             Questions(tasks, editor, str(tmp_path), environ, print, elsewhere=Far()),
             (),
             find_caller=lambda _: None,
@@ -164,12 +161,12 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
             elsewhere=Far(),
         )
         place = Site(handler, cast(Any, None))
-        shell = {"permission_mode": "auto", "tool_name": "run_shell_command", "tool_input": {"command": "mkdir x"}}
+        edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": {"file_path": f"{tmp_path}/x"}}
         for allowed in (True, False):
-            answer = await place.answer("PermissionRequest", cwd=str(tmp_path), **shell)
+            answer = await place.answer("PermissionRequest", cwd=str(tmp_path), **edit)
             assert answer == (allow() if allowed else {})
         sessions.clear()
-        assert await place.answer("PermissionRequest", cwd=str(tmp_path), **shell) == {}
+        assert await place.answer("PermissionRequest", cwd=str(tmp_path), **edit) == {}
         handler.questions.wanted = True
         asks: Any = {"tool_name": "ask_user_question", "tool_input": {"questions": [{"question": "Why?"}]}}
         asking = await place.call("PermissionRequest", cwd=str(tmp_path), **asks)
@@ -225,31 +222,6 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
         assert first.names() == ["PostToolUse"]
         # The texts of this one were too long to be kept.
         assert await place.answer("PostToolUse", shortened=True) == {}
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        # The user is asked about it, and it may do anything.
-        (("run_shell_command", {"command": "tar xf a.tar"}), "mkdir x"),
-        # It may make a repository, whose settings name programs.
-        (("write_file", {"file_path": "/w/HEAD", "content": ""}), "git status && mkdir x"),
-    ],
-)
-async def test_a_command_is_looked_at_with_the_calls_before_it_until_one_begins(
-    first: tuple[str, dict[str, str]], second: str
-) -> None:
-    async with site() as place:
-
-        async def ask(tool: str, values: dict[str, str]) -> Any:
-            call = {"tool_name": tool, "tool_input": values, "cwd": "/w", "permission_mode": "auto"}
-            return await place.answer("PermissionRequest", **call)
-
-        command = ("run_shell_command", {"command": second})
-        await ask(*first)
-        assert await ask(*command) == {}
-        await place.answer("PreToolUse", tool_name=first[0])
-        assert await ask(*command) == allow()
 
 
 async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
@@ -420,7 +392,6 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
         changed=lambda: None,
         report_answers=lambda _session, _answers: None,
         warn=lambda _: None,
-        records=nothing_recorded,
         listeners=listeners,
         added=lambda: added,
     )
@@ -449,7 +420,7 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     doors.install()
     layer = json.loads(path.read_text())
     assert layer["mcpServers"] == added["mcpServers"]
-    assert layer["permissions"]["ask"] == ["Edit(/**)", "x"]
+    assert layer["permissions"]["ask"] == ["Edit(/**/[^&]*)", "x"]
     # A daemon has what was added and no hooks; its file is there once there is one.
     (name,) = doors.install_for_daemon().values()
     file = Path(name)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +37,9 @@ class Site:
         self.file.write_text(TEXT)
         self.editor = FakeEditor()
         environ = {"HOME": str(directory), "QWEN_CODE_SYSTEM_SETTINGS_PATH": str(directory / "settings.json")}
-        self.reviews = HookReviews(self.editor, environ, self.records, **limits)
-        self.recorded = True
-        self.asked: list[str] = []
+        self.reviews = HookReviews(self.editor, environ, **limits)
         self.reviews.scope = ALL
         self.gone = anyio.Event()
-
-    async def records(self, _directory: str, paths: Collection[str]) -> bool:
-        self.asked += paths
-        return self.recorded
 
     def request(self, tool: str = "edit", mode: str = "auto", **tool_input: Any) -> PermissionRequest:
         tool_input = {"file_path": str(self.file), **tool_input}
@@ -119,6 +112,9 @@ def replace_mode(request: PermissionRequest) -> PermissionRequest:
 async def test_other_tools_and_other_places_are_left_alone(site: Site, scope: str | None, agent: str | None) -> None:
     site.reviews.scope = scope
     outside = str(site.project.parent / "b.txt")
+    # No command is ever permitted: the CLI decides by itself.
+    for command in ("mkdir x", "rm -rf *", "echo x > .envrc", "touch a.txt"):
+        assert await site.answer(site.request("run_shell_command", command=command), agent) == {}
     assert await site.answer(site.request("monitor", command="touch x"), agent) == {}
     assert await site.answer(site.request(file_path=outside), agent) == {}
     assert await site.answer(site.request(file_path=f"{site.project}/../b.txt"), agent) == {}
@@ -156,65 +152,6 @@ async def test_what_the_classifier_would_have_seen_is_not(site: Site) -> None:
     assert await site.answer(notebook) == {}
     # A subagent would be refused: it is the user who is asked.
     assert decision(await site.reviewed("{}", protected)) == ALLOWED
-
-
-async def test_commands_run_unasked_where_what_they_change_can_be_undone(site: Site) -> None:
-    def run(command: str, **more: Any) -> PermissionRequest:
-        site.reviews.begin_calls(PID, None)
-        return site.request("run_shell_command", command=command, **more)
-
-    for agent in (None, AGENT):
-        assert decision(await site.answer(run("mkdir x"), agent)) == ALLOWED
-    assert site.asked == []
-    assert decision(await site.answer(run("echo x > a.txt"))) == ALLOWED
-    assert decision(await site.answer(run("cat a.txt > new"))) == ALLOWED
-    assert site.asked == [str(site.file), str(site.project / "new")]
-    assert await site.answer(run("echo x > a.txt", directory=str(site.project.parent))) == {}
-    assert await site.answer(run("mkdir x", is_background=True)) == {}
-    assert await site.answer(run("mkdir x", directory=3)) == {}
-    assert await site.answer(run("python3 x > y")) == {}
-    assert await site.answer(run(3)) == {}  # type: ignore[arg-type]
-    site.recorded = False
-    assert decision(await site.answer(run("mkdir x"))) == ALLOWED
-    assert await site.answer(run("echo x > a.txt")) == {}
-    # With what a CLI was told when it started.
-    site.reviews.scope = None
-    assert decision(await site.answer(run("mkdir x"))) == ALLOWED
-    for mode in ("default", "plan", "yolo"):
-        assert await site.answer(run("mkdir x").model_copy(update={"permission_mode": mode})) == {}
-    assert site.editor.log == []
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "answers"),
-    [
-        ("mkdir new", "touch new/x", [ALLOWED, ALLOWED]),
-        # A link that leads out of the project from its new place.
-        ("mv sub/link link", "echo x > link", [ALLOWED, None]),
-        # A name that becomes an option.
-        ("touch ./--target-directory=..", "cp *.* sub", [ALLOWED, None]),
-        # What the user is asked about may do anything; what a subagent is refused, nothing.
-        ("tar xf a.txt > log", "echo x > b.txt", [None, None]),
-    ],
-)
-async def test_commands_that_are_asked_about_at_once_are_looked_at_together(
-    site: Site, first: str, second: str, answers: list[dict[str, str] | None]
-) -> None:
-    (site.project / "sub").mkdir()
-    (site.project / "sub/link").symlink_to("../b.txt")
-
-    async def answer(command: str, agent: str | None = None) -> dict[str, str] | None:
-        got = await site.answer(site.request("run_shell_command", command=command), agent)
-        return decision(got) if got else None
-
-    assert [await answer(command) for command in (first, second)] == answers
-    site.reviews.begin_calls(PID, None)
-    # Now the first has run, or never will.
-    assert await answer(second) == ALLOWED
-    site.reviews.begin_calls(PID, None)
-    if answers[0] is None:
-        assert await answer(first, AGENT) is None
-        assert await answer(second, AGENT) == ALLOWED
 
 
 # --- Held until the user has decided ---

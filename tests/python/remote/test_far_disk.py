@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ import pytest
 from anyio import to_thread
 
 from qwen_companion.doors import layer
-from qwen_companion.doors.conditions import is_inside, may_pass, unasked_effects
+from qwen_companion.doors.conditions import is_inside, may_pass
 from qwen_companion.doors.disk import Disk
 from qwen_companion.remote.far_disk import FarDisk
 from qwen_companion.remote.link import Link, LinkError
@@ -22,16 +21,6 @@ from qwen_companion.remote.place import Place
 from relays import NODE, linked
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(not NODE.exists(), reason="there is no Node.js")]
-
-COMMANDS = (
-    *("mkdir -p src/parts other", "touch a.txt new.txt", "echo one > new.txt", "echo x >> a.txt", "rm -rf src/deep"),
-    *("cat a.txt | sort -nr 2>/dev/null > b.txt", "cp -r src copy", "mv src/deep other", "rm *.txt", "rm src/*/y.py"),
-    *("sed -i 's/one/two/' a.txt", "ln -s a.txt link", "chmod +x src/x.py", "cd src && touch more", "git diff > x"),
-    *("touch dangling", "rm .hid*", "ls ; true > 'b.txt'", "touch src/*", "rm -rf [ab].txt", "cp a.txt src/d*/"),
-    # These ask.
-    *("touch ../x", "touch out/x", "echo x > package.json", "rm -rf web", "touch hard", "cd none && touch x"),
-    *("cd closed && touch x", "touch bin/program", "touch .qwenignore", "rm -rf many", "make", "cat out/x > y", "ls"),
-)
 
 
 class Counted:
@@ -66,12 +55,7 @@ def make_project(home: Path) -> Path:
     return project
 
 
-def found(command: str, project: Path, disk: Disk) -> tuple[Sequence[str], Sequence[str]] | None:
-    effects = unasked_effects(command, str(project), [str(project)], disk)
-    return None if effects is None else (sorted(effects.changed), effects.to_record(disk))
-
-
-async def test_commands_and_edits_pass_as_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_edits_pass_as_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer, "_SYSTEM_DIRECTORY", str(home / "none"))
     project = make_project(home)
     settings = home / ".qwen/settings.json"
@@ -85,12 +69,6 @@ async def test_commands_and_edits_pass_as_here(home: Path, monkeypatch: pytest.M
             place.trips.clear()
             return FarDisk(environ, cast(Place, place))
 
-        for command in COMMANDS:
-            here = found(command, project, Disk(environ))
-            assert await to_thread.run_sync(found, command, project, far()) == here, command
-            # The files and the settings at once, then what a directory holds.
-            is_plain = command.startswith(("mkdir", "touch a", "echo one", "sed"))
-            assert len(place.trips) <= (2 if is_plain else 16), command
         for rule in ('{"permissions": {"ask": ["Edit"]}}', "{", " " * 70_000 + "{}", "{}"):
             settings.write_text(rule)
             passed = await to_thread.run_sync(may_pass, "edit", f"{project}/a.txt", str(project), far())
@@ -101,7 +79,6 @@ async def test_commands_and_edits_pass_as_here(home: Path, monkeypatch: pytest.M
         place.is_gone = True
         # It is not known: the user is asked.
         assert not await to_thread.run_sync(may_pass, "edit", f"{project}/a.txt", str(project), far())
-        assert await to_thread.run_sync(found, "touch a.txt", project, far()) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the relay knows of processes there by /proc")
