@@ -368,6 +368,8 @@ its file in a way that is left to you."
   :lighter (:eval (qwen-companion--lighter-parts))
   (cond ((not qwen-companion-mode)
          (qwen-companion--disable))
+        ;; On already, as when an init file is evaluated again.
+        ((not (eq 'off (qwen-companion-state))))
         ((and (called-interactively-p 'any) (qwen-companion--offer-environment))
          (setq qwen-companion-mode nil))
         (t (qwen-companion--enable))))

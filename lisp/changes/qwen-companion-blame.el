@@ -352,8 +352,9 @@ The buffer is read-only at first, and has these keys as long as it is:
       (user-error
        (setq qwen-companion-blame-mode nil)
        (signal (car err) (cdr err))))
-    (setq qwen-companion-blame--was-read-only buffer-read-only
-          qwen-companion-disk-read-only-view t
+    (unless qwen-companion-disk-read-only-view
+      (setq qwen-companion-blame--was-read-only buffer-read-only))
+    (setq qwen-companion-disk-read-only-view t
           buffer-read-only t)
     (add-hook 'kill-buffer-hook #'qwen-companion-blame--killed nil t)
     (add-hook 'change-major-mode-hook #'qwen-companion-blame--killed nil t)

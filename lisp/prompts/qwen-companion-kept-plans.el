@@ -65,8 +65,8 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 \\{qwen-companion-kept-plan-mode-map}"
   :interactive nil
   :lighter nil
-  (setq-local word-wrap t)
-  (setq buffer-read-only t))
+  (setq-local word-wrap qwen-companion-kept-plan-mode)
+  (setq buffer-read-only qwen-companion-kept-plan-mode))
 
 (defun qwen-companion-kept-plans--time (plan)
   "Return when PLAN was approved, as text."

@@ -52,13 +52,14 @@
 
 \\{qwen-companion-plan-mode-map}"
   :interactive nil
-  :lighter nil
-  (setq header-line-format '((:eval (qwen-companion-plan--header))))
-  (setq-local word-wrap t)
+  :lighter " Plan"
+  (setq header-line-format
+        (and qwen-companion-plan-mode '((:eval (qwen-companion-plan--header)))))
+  (setq-local word-wrap qwen-companion-plan-mode)
   (unless (derived-mode-p 'markdown-mode)
-    (setq mode-name "Plan")
-    (setq-local font-lock-defaults '(qwen-companion-plan--keywords t))
-    (font-lock-mode 1)))
+    (setq-local font-lock-defaults
+                (and qwen-companion-plan-mode '(qwen-companion-plan--keywords t)))
+    (font-lock-mode (if qwen-companion-plan-mode 1 -1))))
 
 (defvar qwen-companion-plan-keys
   '((plan (qwen-companion-plan-approve "approve" nil keep)

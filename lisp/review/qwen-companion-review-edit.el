@@ -43,10 +43,12 @@ that was between them.")
 \\{qwen-companion-edit-mode-map}"
   :interactive nil
   :lighter nil
-  (add-hook 'kill-buffer-query-functions
-            #'qwen-companion-review-edit--query nil t)
-  (setq-local buffer-offer-save t)
-  (setq header-line-format '((:eval (qwen-companion-review-edit--header)))))
+  (if qwen-companion-edit-mode
+      (add-hook 'kill-buffer-query-functions #'qwen-companion-review-edit--query nil t)
+    (remove-hook 'kill-buffer-query-functions #'qwen-companion-review-edit--query t))
+  (setq-local buffer-offer-save qwen-companion-edit-mode)
+  (setq header-line-format
+        (and qwen-companion-edit-mode '((:eval (qwen-companion-review-edit--header))))))
 
 (defconst qwen-companion-review-edit--keys
   '((qwen-companion-edit-finish "put it into the proposal" nil keep)

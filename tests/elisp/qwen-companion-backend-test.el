@@ -543,5 +543,46 @@ sys.stdin.read()'" (qwen-companion-backend-test--real-python)))))
     (qwen-companion-backend-wait (lambda () (not (eq seen 'nothing))) qwen-companion-test-limit)
     (should (equal (default-toplevel-value 'file-name-handler-alist) seen))))
 
+(defun qwen-companion-backend-test--mode-state ()
+  "Return what a minor mode may change, but for variables of ours, as texts."
+  (append
+   (cl-loop for (name . value) in (cl-remove-if-not #'consp (buffer-local-variables))
+            ;; Those that are nil are as they were by default.
+            when (and value
+                      (not (memq name '(local-minor-modes buffer-undo-list
+                                        font-lock-mode-set-explicitly)))
+                      (not (string-prefix-p "qwen-companion-" (symbol-name name))))
+            collect (format "%S: %S" name value))
+   (mapcar (lambda (timer) (format "%S" (timer--function timer))) timer-idle-list)
+   (cl-loop for name in '(qwen-companion-journal-changed-functions
+                          qwen-companion-state-functions kill-emacs-hook)
+            append (mapcar (lambda (function) (format "%S: %S" name function))
+                           (default-value name)))))
+
+(ert-deftest qwen-companion-backend-test-a-mode-turned-on-twice ()
+  "That is the same as once, and off leaves nothing: for each minor mode."
+  (qwen-companion-test-with-process
+    (qwen-companion-backend-test--start)
+    (let ((processes (process-list)))
+      (qwen-companion-mode 1)
+      (should (equal processes (process-list)))
+      (should (eq 'ready (qwen-companion-state))))
+    (qwen-companion-test-write "a.txt" "1\n2\n")
+    (mapc #'require '(qwen-companion-ask qwen-companion-blame qwen-companion-kept-plans))
+    (dolist (mode (delq 'qwen-companion-mode (copy-sequence minor-mode-list)))
+      (when (string-prefix-p "qwen-companion-" (symbol-name mode))
+        (ert-info ((symbol-name mode) :prefix "Mode: ")
+          (with-current-buffer (find-file-noselect "a.txt")
+            (let ((off (qwen-companion-backend-test--mode-state)))
+              (funcall mode 1)
+              (let ((on (qwen-companion-backend-test--mode-state)))
+                (funcall mode 1)
+                (should-not (cl-set-exclusive-or
+                             on (qwen-companion-backend-test--mode-state) :test #'equal)))
+              (funcall mode -1)
+              (should-not (cl-set-exclusive-or
+                           off (qwen-companion-backend-test--mode-state) :test #'equal)))
+            (kill-buffer)))))))
+
 (provide 'qwen-companion-backend-test)
 ;;; qwen-companion-backend-test.el ends here
