@@ -42,8 +42,12 @@ about; in \"auto-edit\" and \"yolo\" nothing is reviewed."
                  (const "auto") (const "yolo")
                  (const :tag "As the CLI is configured" nil)
                  (string :tag "Other"))
-  ;; Those in which the CLI asks, or only reads.
-  :safe (lambda (value) (member value '(nil "default" "plan"))))
+  ;; A project may make the CLI ask more than the user's own value does, never less.
+  :safe (lambda (value)
+          (let ((own (default-value 'qwen-companion-approval-mode)))
+            (or (equal value own)
+                (equal value "plan")
+                (and (equal value "default") (not (equal own "plan")))))))
 
 (defcustom qwen-companion-terminal-editor t
   "Non-nil means that the editor of CLIs in terminals is this Emacs.
@@ -224,7 +228,7 @@ In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
 
 (defvar qwen-companion-terminal--waiting nil
   "CLIs that start when the files name their directories.
-Each is (DIRECTORY ARGUMENTS EVENTS), see `qwen-companion-terminal--open'.")
+They are lists of arguments for `qwen-companion-terminal--open'.")
 
 (defvar qwen-companion-terminal--events nil
   "The `num-nonmacro-input-events' when what runs now was asked for, if before.")
@@ -401,28 +405,44 @@ run COMMAND in the terminal AHEAD, see `qwen-companion-terminal-open-ahead'."
         (cl-remove-if #'qwen-companion-terminal--live-p
                       (qwen-companion-terminal--buffers-for directory))))
 
-(defun qwen-companion-terminal--open (directory &optional arguments events)
+(defun qwen-companion-terminal--environment ()
+  "Return the environment of the current buffer with our variables.
+That is a cons of values for `exec-path' and `process-environment', which
+packages such as envrc and direnv make local to buffers."
+  (cons exec-path
+        (append (cl-loop for (name value . _) in qwen-companion-terminal--saved
+                         when (equal value (qwen-companion-terminal--getenv name))
+                         collect (concat name "=" value))
+                process-environment)))
+
+(defun qwen-companion-terminal--open (directory &optional arguments events environment)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
 Stay in the selected one if there was input after so many EVENTS, unless nil.
-Kill the terminals there whose CLI has ended."
+ENVIRONMENT is the CLI's, by default that of the current buffer.  Kill the
+terminals there whose CLI has ended."
   (qwen-companion-terminal--remove-ended directory)
-  (let* ((stay (and events (/= events num-nonmacro-input-events) (selected-window)))
-         (options (qwen-companion-terminal--options directory))
-         (kind (car options))
-         (command (append (cdr options) arguments))
-         (file (qwen-companion-terminal--new-prompt-file (car command)))
-         (buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
-         (process-environment (append (qwen-companion-terminal--editor-variables)
-                                      process-environment)))
-    (qwen-companion-terminal-kinds-load kind)
-    (with-current-buffer buffer
-      (setq default-directory (file-name-as-directory directory))
-      (qwen-companion-terminal-start
-       kind buffer (append command (qwen-companion-terminal--file-arguments file))))
-    (when (window-live-p stay)
-      (select-window stay))
-    (when (buffer-live-p buffer)
-      (qwen-companion-terminal--opened buffer directory arguments file))))
+  (let ((stay (and events (/= events num-nonmacro-input-events) (selected-window)))
+        (environment (or environment (qwen-companion-terminal--environment))))
+    ;; The variables are not local to this buffer, so the bindings hold in all others too.
+    (with-temp-buffer
+      (let* ((exec-path (car environment))
+             (process-environment (cdr environment))
+             (process-environment (append (qwen-companion-terminal--editor-variables)
+                                          process-environment))
+             (options (qwen-companion-terminal--options directory))
+             (kind (car options))
+             (command (append (cdr options) arguments))
+             (file (qwen-companion-terminal--new-prompt-file (car command)))
+             (buffer (generate-new-buffer (qwen-companion-terminal--name directory))))
+        (qwen-companion-terminal-kinds-load kind)
+        (with-current-buffer buffer
+          (setq default-directory (file-name-as-directory directory))
+          (qwen-companion-terminal-start
+           kind buffer (append command (qwen-companion-terminal--file-arguments file))))
+        (when (window-live-p stay)
+          (select-window stay))
+        (when (buffer-live-p buffer)
+          (qwen-companion-terminal--opened buffer directory arguments file))))))
 
 (defun qwen-companion-terminal--opened (buffer directory arguments file)
   "Set up BUFFER, the terminal of a CLI with ARGUMENTS in DIRECTORY.
@@ -489,7 +509,8 @@ The name has no slash at its end."
 ARGUMENTS are further ones of the CLI.  The terminal opens when the
 discovery files name DIRECTORY; after more input it is shown and not selected."
   (cl-pushnew (list directory arguments
-                    (or qwen-companion-terminal--events num-nonmacro-input-events))
+                    (or qwen-companion-terminal--events num-nonmacro-input-events)
+                    (qwen-companion-terminal--environment))
               qwen-companion-terminal--waiting :test #'equal)
   (qwen-companion-roots-add directory)
   (qwen-companion-terminal-published))

@@ -308,6 +308,41 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (should (= 1 (length (qwen-companion-terminal-buffers))))
           (delete-process (get-buffer-process (qwen-companion-terminal-test--buffer root))))))))
 
+(ert-deftest qwen-companion-terminal-test-environment-of-the-buffer ()
+  "A CLI gets the environment of the buffer it is started from, and our variables."
+  (qwen-companion-test-with-files '(("bin/fake-cli" "#!/bin/sh
+echo \"<$ONLY_HERE/$QWEN_COMPANION_TEST_A>\"
+exec cat"))
+    (set-file-modes "bin/fake-cli" #o755)
+    (save-window-excursion
+      (qwen-companion-test-with-backend
+        (let* ((qwen-companion-mode t)
+               (qwen-companion-terminal 'term)
+               (qwen-companion-approval-mode nil)
+               (qwen-companion-qwen-command '("fake-cli"))
+               (root (directory-file-name default-directory)))
+          (unwind-protect
+              (progn
+                (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
+                (with-temp-buffer
+                  (setq default-directory (file-name-as-directory root))
+                  ;; As envrc and direnv do.
+                  (setq-local exec-path (cons (expand-file-name "bin") exec-path))
+                  (setq-local process-environment
+                              (list "ONLY_HERE=yes"
+                                    (format "PATH=%s:%s" (expand-file-name "bin") (getenv "PATH"))))
+                  (qwen-companion-run root))
+                ;; The discovery files are written later, with another buffer current.
+                (qwen-companion-roots-on-published (list :roots (list root) :reachable t))
+                (qwen-companion-terminal-published)
+                (let ((buffer (qwen-companion-terminal-test--buffer root)))
+                  (set-process-query-on-exit-flag (get-buffer-process buffer) nil)
+                  (qwen-companion-test-wait-for
+                   (with-current-buffer buffer
+                     (string-search "<yes/1>" (buffer-string))))
+                  (delete-process (get-buffer-process buffer))))
+            (qwen-companion-terminal-restore-environment)))))))
+
 (ert-deftest qwen-companion-terminal-test-in-the-project-that-is-switched-to ()
   (qwen-companion-test-with-files nil
     (let ((root default-directory))
@@ -453,6 +488,17 @@ What git cannot make one of is said before, and what it will lack."
       (should (equal '(term "sh") (qwen-companion-terminal--options default-directory)))
       (with-temp-file ".dir-locals.el"
         (insert "((nil . ((qwen-companion-approval-mode . \"plan\"))))"))
+      (should (equal '(eat "sh" "--approval-mode" "plan")
+                     (qwen-companion-terminal--options default-directory)))
+      ;; What asks less than the user's own value is not safe.
+      (with-temp-file ".dir-locals.el"
+        (insert "((nil . ((qwen-companion-approval-mode . nil))))"))
+      (setq qwen-companion-approval-mode "default")
+      (should (equal '(eat "sh" "--approval-mode" "default")
+                     (qwen-companion-terminal--options default-directory)))
+      (with-temp-file ".dir-locals.el"
+        (insert "((nil . ((qwen-companion-approval-mode . \"default\"))))"))
+      (setq qwen-companion-approval-mode "plan")
       (should (equal '(eat "sh" "--approval-mode" "plan")
                      (qwen-companion-terminal--options default-directory))))))
 
