@@ -249,14 +249,25 @@ The state becomes `starting', then `ready' or `error'."
      (t
       (condition-case err
           (qwen-companion-backend--spawn python)
-        (file-error
+        (error
          (qwen-companion-backend--fail (error-message-string err) t)))))))
 
+(defconst qwen-companion-backend--longest-directory 60
+  "Bytes of a directory's name below which sockets have room for theirs.
+The system allows 104 to 108 in all.")
+
 (defun qwen-companion-backend--make-spool ()
-  "Make a private directory for long texts and return its name.
-Signal a `file-error' that says what to do when that is impossible."
+  "Make a private directory for long texts and sockets, and return its name.
+Make it in /tmp where the name of the temporary directory is too long for
+a socket.  Signal a `file-error' that says what to do when that is
+impossible."
   (condition-case err
-      (file-name-as-directory (make-temp-file "qwen-companion-" t))
+      (let ((temporary-file-directory
+             (if (> (string-bytes temporary-file-directory)
+                    qwen-companion-backend--longest-directory)
+                 "/tmp/"
+               temporary-file-directory)))
+        (file-name-as-directory (make-temp-file "qwen-companion-" t)))
     (file-error
      (signal 'file-error
              (list (format "no private directory can be made in %s (%s); make room there, or set TMPDIR before Emacs starts"
@@ -326,8 +337,8 @@ when the process is killed, no other user can take the port."
   (qwen-companion-backend--drop-reserve)
   (let ((file (expand-file-name ".reserve" (qwen-companion-backend-spool))))
     (setf (qwen-companion-backend--server-reserve qwen-companion-backend--server)
-          ;; The name may be too long for a socket; then there is none.
-          (ignore-error file-error
+          ;; Without one the port is not kept; too long a name signals a plain error.
+          (ignore-errors
             (make-network-process :name "qwen-companion-reserve"
                                   :family 'local :service file
                                   :server t :stop t :noquery t)))))
@@ -391,7 +402,7 @@ when the process is killed, no other user can take the port."
                                  :connection connection)))
         (qwen-companion-backend--define-methods qwen-companion-backend-methods)
         (run-hooks 'qwen-companion-backend-connected-hook))
-    (file-error
+    (error
      (qwen-companion-backend--log-filter
       (process-get (qwen-companion-backend--process) 'errors)
       (format "The connection was refused: %s\n" (error-message-string err)))

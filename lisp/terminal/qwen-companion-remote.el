@@ -267,7 +267,7 @@ Return the line, if there is one that is not connected yet."
                                     (unless (process-live-p socket)
                                       (delete-process line)))))
         ;; The Python process has ended meanwhile.
-        (file-error (delete-process line))))
+        (error (delete-process line))))
     line))
 
 (defun qwen-companion-remote--line-changed (line _event)

@@ -407,8 +407,8 @@ run COMMAND in the terminal AHEAD, see `qwen-companion-terminal-open-ahead'."
 
 (defun qwen-companion-terminal--environment ()
   "Return the environment of the current buffer with our variables.
-That is a cons of values for `exec-path' and `process-environment', which
-packages such as envrc and direnv make local to buffers."
+That is a cons of values for the variables `exec-path' and
+`process-environment', which envrc and direnv make local to buffers."
   (cons exec-path
         (append (cl-loop for (name value . _) in qwen-companion-terminal--saved
                          when (equal value (qwen-companion-terminal--getenv name))

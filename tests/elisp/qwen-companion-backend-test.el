@@ -188,6 +188,15 @@ A directory that the process removes meanwhile is no error."
       (should-not (string-match-p "prefix" said)))
     (qwen-companion-backend-test--check-nothing-left)))
 
+(ert-deftest qwen-companion-backend-test-a-long-temporary-directory ()
+  "A TMPDIR too long for the name of a socket stops nothing."
+  (qwen-companion-test-with-process
+    (let ((temporary-file-directory
+           (file-name-as-directory (expand-file-name (make-string 85 ?t)))))
+      (make-directory temporary-file-directory)
+      (qwen-companion-mode 1)
+      (qwen-companion-backend-test--wait-ready))))
+
 (ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
   "A file that a full disk cut off is deleted, which leaves its room to others."
   (qwen-companion-test-with-files nil
