@@ -78,13 +78,23 @@ class Baseline:
         self._modes = Modes(self._contents, rules)
         self._lister = Lister(root, self.indexes, self._evidence, self._contents, rules)
         self._first = FirstLook(self.indexes, self._lister, self._contents, self._modes)
-        self.directories, self.committed = self.indexes.directories, self.indexes.committed
         self.text, self.fetch = self.indexes.text, self.indexes.fetch
 
     @property
     def is_complete(self) -> bool:
         """Whether all files have been looked at once."""
         return self._evidence.last is not None
+
+    def directories(self) -> set[bytes]:
+        """See `Indexes`."""
+        return {name for name in self.indexes.directories() if self._is_recorded(name)}
+
+    def committed(self) -> dict[bytes, Version | None]:
+        """See `Indexes`."""
+        return {name: version for name, version in self.indexes.committed().items() if self._is_recorded(name)}
+
+    def _is_recorded(self, name: bytes) -> bool:
+        return self._rules.own_directory(os.fsdecode(name)) is None
 
     def take(self, record: Keep, skip: Skip = lambda _path: False) -> Found:
         """Look at all files but those to `skip`, and `record` the changes; the first time there are none.

@@ -45,12 +45,14 @@ class Change:
 class Found:
     """The known `changes` since the last look, and messages for the user about files `left_out` of the record.
 
-    `hidden` are all those that are left out, as in `LastLook`.
+    `hidden` are all those that are left out, as in `LastLook`; `repositories` the directories that repositories keep
+    for themselves.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
     left_out: list[str] = field(default_factory=list[str])
     hidden: set[bytes] = field(default_factory=set[bytes])
+    repositories: set[str] = field(default_factory=set[str])
 
     def leave_out(self, name: bytes, error: Exception) -> None:
         """Note that the file `name` is not recorded because of `error`."""
@@ -139,7 +141,7 @@ class Lister:
         """List the files of the repository `scope`; let it go on with those within it that are none any more."""
         index = self._indexes.open(scope)
         first = self._evidence.last is None
-        index.set_rules(self._rule_lines(index))
+        index.set_rules(self._rules.lines(is_root=index.top == self._root))
         listing = self._list_first(index) if first else index.changes()
         nested = [path for path in listing.nested if os.path.lexists(os.path.join(index.prefix, path, b".git"))]
         listing = replace(listing, nested=nested)
@@ -148,10 +150,6 @@ class Lister:
             if other != scope and self._indexes.around(other) == scope and not is_listed:
                 self._take_over(other)
         return Look(index, first, listing, self.recorded(index, listing, found))
-
-    def _rule_lines(self, index: Index) -> bytes:
-        # The patterns of the ignore files are relative to the root.
-        return self._rules.lines() if index.top == self._root else b""
 
     def _list_first(self, index: Index) -> Listing:
         """Let `index` have the files whose bytes the user's repository keeps, and list all others."""
@@ -211,8 +209,10 @@ class Lister:
         }
         excluded = self._rules.excluded(names.values())
         index.drop([path for path in listing.changed if names.get(path) in excluded])
-        found.hidden.update(index.prefix + path for path in listing.ignored)
-        found.hidden.update(excluded)
+        hidden = {*(index.prefix + path for path in listing.ignored), *excluded}
+        own = {self._rules.own_directory(os.fsdecode(name)) for name in hidden}
+        found.repositories.update(directory for directory in own if directory is not None)
+        found.hidden.update(hidden)
         return [path for path, name in names.items() if name not in excluded]
 
     def _leave_skipped(self, look: Look, found: Found) -> Iterator[bytes]:

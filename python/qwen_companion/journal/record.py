@@ -17,12 +17,14 @@ from qwen_companion.journal.looks import Change
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
+from qwen_companion.journal.rules import history_of
 from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.store import DISK, MERGE, UNDO, Store, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded, TooLargeError
+from qwen_companion.privacy.verdicts import printable
 from qwen_companion.processes import has_ended
 
 ONE_GO_MS = 5 * 60 * 1000
@@ -92,6 +94,22 @@ class Record:
         self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
         self.nets = Nets(store, self._files)
         self.unseen = Unseen(store, self._files, self.names, self.site)
+        self._histories: Mapping[str, object] | None = None
+        """What `history_of` has returned for the directories of repositories below the root; None before a scan."""
+        self._forget_repositories()
+
+    def _forget_repositories(self) -> None:
+        """Forget what was recorded of directories that repositories keep for themselves: no undo may write there."""
+        by_directory: dict[str, list[bytes]] = {}
+        for path in self.store.written():
+            if (directory := self.rules.own_directory(os.fsdecode(path))) is not None:
+                by_directory.setdefault(directory, []).append(path)
+        for directory, paths in by_directory.items():
+            self.store.forget_files(paths, self._left_alone(directory))
+
+    def _left_alone(self, directory: str) -> str:
+        name = os.path.relpath(directory, self.site.true)
+        return f"the repository {printable(name)} has changed too; undo leaves it alone"
 
     @property
     def news(self) -> str | None:
@@ -155,11 +173,19 @@ class Record:
                 if len(known) > _MAX_STAMPS:
                     known.clear()
             found = self._files.take(lambda changes: self._keep(changes, choose), skip)
-            if found.left_out:
+            notes = [f"not recorded: {text}" for text in found.left_out]
+            before = self._histories
+            self._histories = {name: history_of(name) for name in found.repositories}
+            if before is not None:
+                if self._histories.keys() - before.keys():
+                    # Some of their files may have been found before it was clear what they are.
+                    self._forget_repositories()
+                notes += [self._left_alone(name) for name, its in self._histories.items() if before.get(name) != its]
+            if notes:
                 (of,) = choose([os.fsencode(self.site.true)])
                 if of.turn is not None:
-                    for text in found.left_out:
-                        self.store.add_note(of.turn, f"not recorded: {text}")
+                    for text in notes:
+                        self.store.add_note(of.turn, text)
             return bool(found.changes)
 
     def records(self, paths: Collection[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from qwen_companion.errors import RuleFileError, UnknownNameError
 from qwen_companion.privacy import options as user
@@ -13,6 +14,21 @@ from qwen_companion.privacy.names import names
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.privacy.patterns import read
 from qwen_companion.privacy.rules import RULES, fragment, secret
+
+OWN = frozenset((".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "_FOSSIL_", "CVS"))
+"""Names of what version control systems keep for themselves in a work tree."""
+
+_HISTORY = {
+    ".hg": "store/00changelog.i",
+    ".sl": "store/00changelog.i",
+    ".svn": "wc.db",
+    ".bzr": "branch/last-revision",
+    ".jj": "repo/op_heads/heads",
+    "_darcs": "hashed_inventory",
+    ".pijul": "pristine/db",
+    "CVS": "Entries",
+}
+"""A file, or a directory, in them that each commit writes."""
 
 
 class RecordRules:
@@ -24,6 +40,8 @@ class RecordRules:
         self._environ = environ
         self._user = UserRules(Options(), environ)
         self._hidden: frozenset[str] = frozenset()
+        self._own: dict[str, str | None] = {}
+        """The results of `own_directory` for directories since the last `refresh`."""
         self.refresh()
 
     def set_options(self, options: Options, hidden: Iterable[str]) -> None:
@@ -32,7 +50,8 @@ class RecordRules:
         self._hidden = frozenset(hidden)
 
     def refresh(self) -> None:
-        """Look at the disk: where names lead, and what the ignore files of CLIs say."""
+        """Look at the disk: where names lead, which are repositories, and what ignore files of CLIs say."""
+        self._own.clear()
         links: dict[str, str | None] = {}
         try:
             self._spellings: tuple[str, ...] = names(self._root, links).spellings
@@ -47,10 +66,11 @@ class RecordRules:
         """The reason why an ignore file excludes every file, in words; None where none does."""
         return next((file.problem.rule for file in self._files if file.problem is not None), None)
 
-    def lines(self) -> bytes:
-        """Return the patterns of the ignore files, in the gitignore format for the root."""
-        found: list[str] = []
-        for file in self._files:
+    def lines(self, is_root: bool) -> bytes:
+        """Return patterns of what is not recorded in a repository, in the gitignore format; `is_root`: of the root."""
+        found = sorted(OWN - {".git"})
+        # Those of the ignore files of CLIs are relative to the root.
+        for file in self._files if is_root else ():
             try:
                 found += [line.text for line in read(file.file.path) or ()]
             except RuleFileError:
@@ -60,7 +80,9 @@ class RecordRules:
     def excluded(self, files: Collection[bytes]) -> set[bytes]:
         """Return those of `files`, absolute and below the root, that must not be recorded."""
         paths = [os.fsdecode(file) for file in files]
-        found = {path for path in paths if path in self._hidden} if self._hidden else set[str]()
+        found = {path for path in paths if self.own_directory(path) is not None}
+        if self._hidden:
+            found |= {path for path in paths if path in self._hidden}
         # Only a few of many names can be those of secrets, and to look closely takes 0.02 ms.
         all_names = "\n".join(paths).lower()
         likely = [fragment for fragment in _FRAGMENTS if fragment in all_names]
@@ -70,10 +92,52 @@ class RecordRules:
             found |= {path for path in paths if self._is_excluded(path)}
         return set(map(os.fsencode, found))
 
+    def own_directory(self, path: str) -> str | None:
+        """See the function of that name.  The answer for a directory is that since the last `refresh`."""
+        return own_directory(self._root, path, self._own)
+
     def _is_excluded(self, path: str) -> bool:
         below = path[len(self._root.rstrip("/")) :]
         spellings = [spelling.rstrip("/") + below for spelling in self._spellings]
         return user.match(self._settled, spellings) is not None or any(file.verdict(spellings) for file in self._files)
+
+
+def own_directory(root: str, path: str, known: dict[str, str | None]) -> str | None:
+    """Return the directory that is a repository's own and that `path`, a true name below `root`, is or is in.
+
+    None for all other files, also those of a work tree within such a directory.  `known` keeps the results for
+    directories.  Waits for the disk.
+    """
+    directory, name = os.path.split(path)
+    if name in OWN:
+        return path
+    new: list[str] = []
+    while directory not in known:
+        new.append(directory)
+        is_below = directory.startswith(f"{root.rstrip('/')}/")
+        # A bare repository may have any name.
+        is_bare = all(os.path.exists(os.path.join(directory, part)) for part in ("HEAD", "objects", "refs"))
+        if is_bare or (is_below and os.path.basename(directory) in OWN):
+            known[directory] = directory
+        elif not is_below or os.path.lexists(os.path.join(directory, ".git")):
+            known[directory] = None
+        else:
+            directory = os.path.dirname(directory)
+    known.update(dict.fromkeys(new, known[directory]))
+    return known[directory]
+
+
+def history_of(own: str) -> tuple[tuple[str, int, int], ...]:
+    """Return what is different after each commit to the repository with the directory `own`.  Waits for the disk."""
+    history = _HISTORY.get(os.path.basename(own))
+    names = [os.path.join(own, name) for name in ([history] if history else ["", "HEAD", "packed-refs"])]
+    names += [os.path.join(above, name) for above, _, files in os.walk(os.path.join(own, "refs")) for name in files]
+    found: list[tuple[str, int, int]] = []
+    for name in names:
+        with suppress(OSError):
+            status = os.lstat(name.rstrip("/"))
+            found.append((name, status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
 _FRAGMENTS = tuple(dict.fromkeys(fragment(pattern) for rule in RULES for pattern in rule.patterns))

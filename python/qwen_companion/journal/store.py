@@ -338,6 +338,17 @@ class Store:
             gone.append(turn)
         return gone
 
+    def forget_files(self, paths: Iterable[bytes], note: str) -> None:
+        """Forget all that is recorded of the files `paths`, and add `note` to the turns in which they were written."""
+        with self.database.transaction() as db:
+            for path in paths:
+                query = "select distinct turn from writes where path = ? and turn is not null"
+                for (turn,) in db.execute(query, (path,)).fetchall():
+                    self.add_note(turn, note)
+                for table in ("writes", "seen", "current", "removed", "views"):
+                    db.execute(f"delete from {table} where path = ?", (path,))  # noqa: S608 - these names
+            self.contents.forget_unused()
+
     def discard(self, turn: int) -> None:
         """Forget `turn`, in which nothing was written."""
         with self.database.transaction() as db:

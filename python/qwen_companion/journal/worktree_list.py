@@ -18,6 +18,7 @@ from qwen_companion.journal.git import Git, items
 from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit
 from qwen_companion.journal.repository import Objects, Repository, find_repository
+from qwen_companion.journal.rules import own_directory
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode, load
 from qwen_companion.journal.worktrees import WorktreeError, main_tree
 
@@ -163,7 +164,10 @@ class WorktreeList:
         command = ("diff-index", "--raw", "-z", "--abbrev=64", "--no-renames", "--ignore-submodules=all", base)
         new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard", "--", *names))
         versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command, "--", *names))}
-        return {**{name: None for name in new if not name.endswith(b"/")}, **versions}
+        found = {**{name: None for name in new if not name.endswith(b"/")}, **versions}
+        known: dict[str, str | None] = {}
+        paths = {name: os.path.join(top, os.fsdecode(name)) for name in found}
+        return {name: version for name, version in found.items() if own_directory(top, paths[name], known) is None}
 
     def _since(self, tree: Worktree, base: str, open_files: Collection[bytes]) -> set[bytes]:
         """Return the files of `tree` that differ from the commit `base`; `open_files` are not committed."""

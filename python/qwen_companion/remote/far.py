@@ -68,6 +68,7 @@ class _FarRules(RecordRules):
 
     def take(self, texts: Sequence[Mapping[str, Any]]) -> None:
         """Take the `texts` of the ignore files there."""
+        self._own.clear()
         settled = UserRules(self._options, {"HOME": self._home}).settle(NoLinks())
         self._settled = options.within(settled, self._spellings)
         files = (rules_of(file, found) for file, found in zip(self.ignore_files, texts, strict=False))

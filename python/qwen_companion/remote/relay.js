@@ -738,6 +738,20 @@ async function list(root) {
     return [...found].filter((name) => !name.endsWith("/"));
 }
 
+// Names of what version control systems keep for themselves.
+const OWN = new Set([".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "_FOSSIL_", "CVS"]);
+
+// Whether the file `name` below `root` is in a directory that is a repository's own; `known` has what was found before.
+function isOwn(root, name, known = new Map()) {
+    if (OWN.has(path.basename(name))) return true;
+    const directory = path.dirname(name), place = path.join(root, directory), has = (each) => fs.existsSync(path.join(place, each));
+    if (!known.has(directory)) {
+        const isRepository = ["HEAD", "objects", "refs"].every(has);
+        known.set(directory, isRepository || (directory !== "." && !has(".git") && isOwn(root, directory, known)));
+    }
+    return known.get(directory);
+}
+
 // Those in `root` of the repository that it is the main tree of: git lists no files of one that it ignores.
 function worktrees(root) {
     const folder = path.join(root, ".git/worktrees"), names = guarded(fs.readdirSync, folder);
@@ -853,7 +867,8 @@ async function markKept(root, entries) {
 
 async function lookAt(tree, root, since, skip) {
     const isFull = tree.told !== since, time = Date.now() + 1, real = fs.realpathSync(root);
-    const listed = await list(real), before = isFull ? new Map() : tree.files, after = new Map();
+    const own = new Map(), listed = (await list(real)).filter((name) => !isOwn(real, name, own));
+    const before = isFull ? new Map() : tree.files, after = new Map();
     if (listed.length > MAX_FILES) throw new Error(`it has more than ${MAX_FILES} files`);
     const changed = [], read = [], blobs = new Blobs(), directories = new Map(), fresh = [], old = [];
     let odd = 0, room = SENT;
@@ -930,7 +945,7 @@ function cover(tree, root, on) {
 // Write `data` to the file, or remove it, if it has the bytes that are expected.
 function replace({ root, file: name, expected, remove, data, mode, link, since }) {
     const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
-    if (!file.startsWith(`${real}/`) || name.split("/").includes(".git")) throw new Error("not a file of the project");
+    if (!file.startsWith(`${real}/`) || isOwn(real, name)) throw new Error("not a file of the project");
     const found = entry(real, name);
     if (found === null && guarded(fs.lstatSync, file).error !== "ENOENT") throw new Error("no regular file now");
     if ((found ? found.digest : null) !== expected) throw new Error("it has just changed there; try again in a moment");

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,6 +30,7 @@ from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError, forget_unused
 from qwen_companion.journal.repository import find_repository
+from qwen_companion.journal.rules import OWN, RecordRules
 from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow, Write
 from qwen_companion.journal.versions import Loaded, inode_at, load
 from qwen_companion.privacy.options import Options
@@ -1156,3 +1158,63 @@ def test_a_store_whose_file_is_emptied_meanwhile_is_damaged(tmp_path: Path) -> N
             store.turns()
     finally:
         store.database.close()
+
+
+def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project) -> None:
+    project = any_project
+    project.write("a.txt", b"one\n")
+    names = [f"sub/{name}/store/data" for name in sorted(OWN - {".git"})]
+    for name in names:
+        project.write(name, b"1\n")
+    subprocess.run(["git", "init", "--quiet", "--bare", ".bare"], cwd=project.root, check=True, capture_output=True)
+    turn = project.begin()
+    for name in names:
+        project.write(name, b"1\n2\n")
+    project.write("sub/.hg/store/00changelog.i", b"1\n2\n")
+    project.git("--git-dir=.bare", "update-ref", "refs/x", _a_commit(project))
+    subprocess.run(["git", "init", "--quiet", "--bare", "new"], cwd=project.root, check=True, capture_output=True)
+    project.edit(turn, ".bare/description", b"told by a tool\n")
+    project.write("a.txt", b"two\n")
+    project.end(turn)
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    assert set(project.notes(turn)) == {
+        f"the repository {name} has changed too; undo leaves it alone" for name in (".bare", "new", "sub/.hg")
+    }
+    # In a later one nothing has happened there.
+    later = project.command(a_txt=b"three\n")
+    project.end(later)
+    assert project.notes(later) == ()
+
+
+def _a_commit(project: Project) -> str:
+    tree = project.git("--git-dir=.bare", "mktree").strip()
+    return project.git("--git-dir=.bare", "commit-tree", "-m", "x", tree).strip()
+
+
+def test_a_work_tree_in_the_directory_of_a_bare_repository_is_recorded(project: Project) -> None:
+    shutil.rmtree(project.root / ".git")
+    project.git("init", "--quiet", "--bare", ".")
+    project.git("worktree", "add", "--quiet", "-b", "main", "main", _commit_in(project))
+    turn = project.command({"main/a.txt": b"a\n", "config": b"[core]\nbare = true\n"})
+    project.end(turn)
+    assert project.kinds(turn) == {"main/a.txt": "added"}
+
+
+def _commit_in(project: Project) -> str:
+    return project.git("commit-tree", "-m", "x", project.git("mktree").strip()).strip()
+
+
+def test_what_was_recorded_of_a_repository_earlier_is_forgotten(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(RecordRules, "own_directory", Mock(return_value=None))
+        earlier.setattr("qwen_companion.journal.rules.OWN", OWN - {".hg"})
+        turn = project.command({".hg/store/00changelog.i": b"1\n", "a.txt": b"a\n"})
+        project.end(turn)
+        assert len(project.kinds(turn)) == 2
+    project.reopen()
+    assert project.kinds(turn) == {"a.txt": "added"}
+    assert project.notes(turn) == ("the repository .hg has changed too; undo leaves it alone",)
+    with pytest.raises(RecordError):
+        project.net(".hg/store/00changelog.i", turn)

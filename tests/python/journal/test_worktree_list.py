@@ -34,6 +34,17 @@ def listed(project: Project) -> WorktreeList:
     return WorktreeList(str(project.root), project.environ)
 
 
+def test_the_insides_of_repositories_are_not_merged(project: Project) -> None:
+    project.commit(a_txt=b"a\n")
+    tree = add(project, "tree", "-b", "tree")
+    (tree / "a.txt").write_bytes(b"tree\n")
+    project.git("init", "--quiet", "--bare", str(tree / ".bare"))
+    (tree / ".hg").mkdir()
+    (tree / ".hg/data").write_bytes(b"x")
+    assert [net.path for net in listed(project).since_begun(str(tree), to_merge=True)] == [bytes(tree / "a.txt")]
+    assert [net.path for net in listed(project).differences(str(tree), str(project.root))] == [bytes(tree / "a.txt")]
+
+
 def test_a_worktree_is_listed_with_what_it_has_changed(project: Project) -> None:
     project.commit(a_txt=changed(), b_txt=changed(), bin=b"\0one")
     tree = add(project, "with space", "-b", "worktree-x")

@@ -232,6 +232,26 @@ async def test_repositories_in_the_project_are_recorded_with_it(home: Path) -> N
             assert not await there.call(lambda name=ignored: there.record.records([f"{there.record.root}/{name}"]))
 
 
+async def test_the_insides_of_repositories_there_are_no_files_of_a_turn(home: Path) -> None:
+    async with recorded(home) as there:
+        names = [".hg/store/data", "sub/.svn/wc.db", ".bare/HEAD", ".bare/objects/x", ".bare/refs/y"]
+
+        def write() -> None:
+            for name in names:
+                (there.root / name).parent.mkdir(parents=True, exist_ok=True)
+                (there.root / name).write_bytes(b"one" if "a.txt" not in found else b"two\n")
+            (there.root / "a.txt").write_bytes(b"agent\n")
+
+        found: dict[str, tuple[bytes | None, bytes | None]] = {}
+        found = await there.turn(write)
+        assert found == {"a.txt": (None, b"agent\n")}
+        (there.root / "a.txt").unlink()
+        assert await there.turn(write) == {"a.txt": (None, b"agent\n")}
+        for name in names[::2]:
+            with pytest.raises(OSError, match="not a file of the project"):
+                await there.call(lambda name=name: there.site.write(there.name(name), None, b"x", 0o644, None))
+
+
 async def test_changes_there_become_a_patch_or_are_staged(home: Path) -> None:
     async with recorded(home) as there:
         (there.root / "a").write_bytes(b"one\r\n")
