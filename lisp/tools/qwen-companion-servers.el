@@ -46,17 +46,26 @@ The Python process waits a little longer, see `tools/calls.py'.")
 
 ;;; Servers
 
+(defun qwen-companion-servers--eglot-p ()
+  "Return non-nil when the current buffer's server is one of eglot.
+Return nil for an eglot without one of the functions used here, some of
+which are private to it."
+  (and (fboundp 'eglot-managed-p)
+       (fboundp 'eglot-current-server)
+       (fboundp 'eglot--TextDocumentIdentifier)
+       (fboundp 'eglot--TextDocumentPositionParams)
+       (fboundp 'eglot--VersionedTextDocumentIdentifier)
+       (fboundp 'eglot--capabilities)
+       (fboundp 'eglot--signal-textDocument/didChange)
+       (eglot-managed-p)))
+
 (defun qwen-companion-servers-current ()
   "Return the language server for the current buffer, nil when there is none.
 That is an object to compare with `equal'."
-  (cond ((and (fboundp 'eglot-managed-p) (eglot-managed-p))
+  (cond ((qwen-companion-servers--eglot-p)
          (eglot-current-server))
         ((bound-and-true-p lsp-managed-mode)
          (lsp-workspaces))))
-
-(defun qwen-companion-servers--eglot-p ()
-  "Return non-nil when the current buffer's server is one of eglot."
-  (and (fboundp 'eglot-managed-p) (eglot-managed-p)))
 
 (defun qwen-companion-servers-name ()
   "Return the name of the language server of the current buffer."

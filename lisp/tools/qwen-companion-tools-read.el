@@ -26,7 +26,7 @@
 (require 'qwen-companion-untrusted)
 (require 'url-util)
 
-(defcustom qwen-companion-tools-servers '(eglot xref-lsp)
+(defcustom qwen-companion-tools-servers '(xref-lsp eglot)
   "Backends of xref that ask a language server which is running.
 Models may ask them for everything.  Of other backends only those for
 Emacs Lisp and for tags tables are asked for definitions, as most of the
@@ -145,7 +145,7 @@ that its name chooses, without any hooks."
 
 (defun qwen-companion-tools-read--server ()
   "Return the language server of the current buffer if models may ask it, or nil."
-  (and (memq (qwen-companion-tools-read--backend) '(eglot xref-lsp))
+  (and (memq (qwen-companion-tools-read--backend) '(xref-lsp eglot))
        (qwen-companion-servers-current)))
 
 (defun qwen-companion-tools-read--knowing (path)
@@ -637,7 +637,7 @@ long; and with non-nil then."
                     (when timer (cancel-timer timer))
                     (funcall (prog1 finish (setq finish nil))
                              (nreverse found) (> waiting 0))))
-                (take (text)
+                (add (text)
                   (when (and (stringp text) (not (string-blank-p text)))
                     (cl-pushnew (substring-no-properties text) found :test #'equal))))
       (run-hook-wrapped
@@ -649,12 +649,12 @@ long; and with non-nil then."
                                     (lambda (text &rest _)
                                       (unless answered
                                         (setq answered t)
-                                        (take text)
+                                        (add text)
                                         (cl-decf waiting)
                                         (when (and timer (<= waiting 0)) (end)))))
                          ;; The others may know something.
                          (error nil))))
-           (cond ((stringp value) (take value))
+           (cond ((stringp value) (add value))
                  ((and value (not (eq value 'noprint))) (cl-incf waiting))
                  (answered (cl-incf waiting))))
          nil))

@@ -323,5 +323,5 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
         assert call_fifty() == [FOUND] * 50
     stage.emacs.eval(
         "(progn (remove-hook 'python-mode-hook #'flymake-mode) (remove-hook 'python-mode-hook #'know-greet)"
-        " (setq qwen-companion-tools-servers '(eglot xref-lsp)) (pop Info-directory-list) nil)"
+        " (setq qwen-companion-tools-servers '(xref-lsp eglot)) (pop Info-directory-list) nil)"
     )
