@@ -17,7 +17,8 @@
 
 (defun compile-checkout ()
   "Compile the files named on the command line; exit with 1 where that fails."
-  (package-generate-autoloads "qwen-companion" default-directory)
+  (let ((inhibit-message t))
+    (package-generate-autoloads "qwen-companion" default-directory))
   ;; A file that has got another folder would else be found in the old one too.
   (dolist (compiled (append (file-expand-wildcards "*.elc") (file-expand-wildcards "lisp/*/*.elc")))
     (unless (file-exists-p (substring compiled 0 -1))
