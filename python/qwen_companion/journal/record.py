@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.answers import Answers, RecordError
@@ -24,6 +25,7 @@ from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded, TooLargeError
+from qwen_companion.privacy.rules import edited_file
 from qwen_companion.privacy.verdicts import printable
 from qwen_companion.processes import has_ended
 
@@ -80,6 +82,8 @@ class Record:
             self._directory.close()
             raise NoRecordError(reason_of(error)) from None
         self.rules = self.site.rules
+        self.visited: Collection[str] = ()
+        """The files that are open in Emacs, as Emacs names them."""
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
         """The stamp of each file when an agent's change of it was last found on the disk, not told by a tool."""
         self._begin_with(store)
@@ -172,7 +176,12 @@ class Record:
             for known in (self._stamps, self._times):
                 if len(known) > _MAX_STAMPS:
                     known.clear()
-            found = self._files.take(lambda changes: self._keep(changes, choose), skip)
+
+            def keep(changes: Sequence[Change]) -> None:
+                known = (replace(each, known=each.known and not self._is_an_editors(each)) for each in changes)
+                self._keep(list(known), choose)
+
+            found = self._files.take(keep, skip)
             notes = [f"not recorded: {text}" for text in found.left_out]
             before = self._histories
             self._histories = {name: history_of(name) for name in found.repositories}
@@ -251,6 +260,20 @@ class Record:
             if cause.turn is not None and cause.tool in _FOUND:
                 times = (self.site.changed_at(change.path) for change in its)
                 self._times.update(zip(writes, times, strict=True))
+
+    def _is_an_editors(self, change: Change) -> bool:
+        """Return whether `change` is an editor's: of an auto-save, lock, backup or swap file of a file that it edits."""
+        edited = edited_file(os.fsdecode(change.path))
+        if edited is None:
+            return False
+        directory, name = os.path.split(edited)
+        there = (os.fsencode(each) for each in (edited, os.path.join(directory, f".#{name}")))
+        return (
+            any(os.path.lexists(each) or self.store.contents.current(each, None) is not None for each in there)
+            or self.names.name_out(os.fsencode(edited)) in self.visited
+            # What is no backup is also removed where the file was never saved; a backup may be the only copy.
+            or (change.after is None and not change.path.endswith(b"~") and not self.store.is_known(change.path))
+        )
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.

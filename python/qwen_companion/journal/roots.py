@@ -61,6 +61,7 @@ class Roots:
         self._site_of = site_of
         self.settings = Settings()
         self._hidden: tuple[str, ...] = ()
+        self._visited: frozenset[str] = frozenset()
         self.names: tuple[str, ...] = ()
         self._names_around: dict[str, str | None] = {}
         """The results of `name_of` for the roots there are now."""
@@ -87,11 +88,14 @@ class Roots:
         self._update_rules()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take from `snapshot` which files the user hides."""
+        """Take from `snapshot` which files are open, and which the user hides."""
         hidden = tuple(sorted(file.path for file in snapshot.files if file.exposure == _HIDE))
         if hidden != self._hidden:
             self._hidden = hidden
             self._update_rules()
+        self._visited = frozenset(file.path for file in snapshot.files)
+        for root in self.by_name.values():
+            root.record.visited = self._visited
 
     def _update_rules(self) -> None:
         for root in self.by_name.values():
@@ -99,6 +103,7 @@ class Roots:
 
     def _set_options(self, root: Root) -> None:
         record = root.record
+        record.visited = self._visited
         record.rules.set_options(Options(self.settings.patterns, self.settings.auth_sources), self._hidden)
         root.write_notes = partial(self._write_notes, record) if self.settings.commit_notes else None
 

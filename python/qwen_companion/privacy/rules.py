@@ -171,6 +171,8 @@ RULES = (
     Rule("a history of commands", (".*_history", "fish_history", ".zhistory", ".histfile")),
 )
 
+_EDITORS = re.compile(r"#(?P<autosave>.+)#|\.#(?P<lock>.+)|\.(?P<swap>.+)\.sw[a-p]|(?P<backup>.+?)(?:~|\.~\d+~)")
+
 _COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))")
 
 
@@ -183,6 +185,13 @@ def secret(path: str) -> str | None:
             if pattern is not None:
                 return f"{rule.kind} ({pattern})"
     return None
+
+
+def edited_file(path: str) -> str | None:
+    """Return the file that is being edited if `path` is named like an auto-save, lock, backup or swap file of it."""
+    directory, _, name = path.rpartition("/")
+    match = _EDITORS.fullmatch(name)
+    return None if match is None else f"{directory}/{match[match.lastgroup or 0]}"
 
 
 def _originals(path: str) -> list[str]:

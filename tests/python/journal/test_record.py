@@ -1160,6 +1160,29 @@ def test_a_store_whose_file_is_emptied_meanwhile_is_damaged(tmp_path: Path) -> N
         store.database.close()
 
 
+def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> None:
+    project = any_project
+    project.write("b.txt", b"b\n")
+    project.write("gone~", b"a backup of a file that is gone\n")
+    project.record.visited = [str(project.root / "open.txt")]
+    turn = project.begin()
+    for name in ("#b.txt#", "b.txt~", "b.txt.~3~", ".b.txt.swp", "#open.txt#", "#new.txt#"):
+        project.write(name, b"an editor's\n")
+    for name in ("b.txt", "new.txt"):
+        (project.root / f".#{name}").symlink_to("me@here.123:456")
+    project.write("agent.txt~", b"agent\n")
+    project.write("b.txt", b"agent\n")
+    project.scan(turn)
+    (project.root / "#b.txt#").unlink()
+    (project.root / ".#new.txt").unlink()
+    (project.root / "#new.txt#").unlink()
+    (project.root / "gone~").unlink()
+    project.end(turn)
+    assert project.kinds(turn) == {"agent.txt~": "added", "b.txt": "modified", "gone~": "deleted"}
+    later = project.turn({"#b.txt#": b"a tool has said so\n"})
+    assert project.kinds(later) == {"#b.txt#": "added"}
+
+
 def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project) -> None:
     project = any_project
     project.write("a.txt", b"one\n")
