@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,33 @@ sys.exit(there.wait())
 """A program that carries the bytes of one in a session of its own, as ssh does."""
 
 
-def cut() -> None:
-    """Break the line to a relay that is apart."""
+def _lines() -> Iterator[psutil.Process]:
+    """Yield what carries the bytes of relays that are apart."""
     for process in psutil.Process().children():
         # Others may have ended.
         with suppress(psutil.NoSuchProcess):
             if APART in process.cmdline():
-                process.kill()
+                yield process
+
+
+def cut() -> None:
+    """Break the line to a relay that is apart."""
+    for process in _lines():
+        process.kill()
+
+
+@contextmanager
+def silent_line() -> Generator[None]:
+    """Let the line to a relay that is apart carry nothing, and then all that it was given meanwhile."""
+    lines = list(_lines())
+    for process in lines:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in lines:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def apart() -> list[str]:

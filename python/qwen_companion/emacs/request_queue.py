@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests of Emacs that are answered in threads, one after the other: texts, prompts, conversations and plans."""
+"""Requests of Emacs that take a while: texts, prompts, conversations and plans."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
 from qwen_companion.plan_files import kept_plans
+from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recorded_sessions
 
@@ -22,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class RequestQueue:
-    """Two queues: texts that are long take seconds, and a prompt waits for none."""
+    """Texts are answered one after the other, as long ones take seconds.  Prompts wait only for those before them.
+
+    The order of those for a place is kept by the link to it.
+    """
 
     def __init__(self, bridge: Bridge, directory: str, send_there: Callable[[str, str], Awaitable[None]]) -> None:
         """`directory` is the spool, where prompts are handed over.
@@ -33,27 +37,25 @@ class RequestQueue:
         self._directory = directory
         self._send_there = send_there
         self._texts, self._texts_left = anyio.create_memory_object_stream[messages.Compare | messages.Merge](math.inf)
-        self._terminals, self._terminals_left = anyio.create_memory_object_stream[
-            messages.Prompt | messages.ListRecorded | messages.ListPlans
-        ](math.inf)
+        self._jobs = Tasks()
+        self._prompting = anyio.Lock()
 
     def take(self, request: messages.QueuedCall) -> None:
         """Answer `request` soon."""
         if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)
         else:
-            self._terminals.send_nowait(request)
+            self._jobs.start(self._prompt if isinstance(request, messages.Prompt) else self._list, request)
 
     def close(self) -> None:
         """Give up the requests that are left."""
-        for stream in (self._texts, self._texts_left, self._terminals, self._terminals_left):
+        for stream in (self._texts, self._texts_left):
             stream.close()
 
     async def run(self) -> None:
         """Answer requests until cancelled."""
-        async with anyio.create_task_group() as jobs:
-            jobs.start_soon(self._answer_texts)
-            jobs.start_soon(self._serve_terminals)
+        async with self._jobs:
+            await self._answer_texts()
 
     async def _answer_texts(self) -> None:
         """Compare and merge texts."""
@@ -66,23 +68,25 @@ class RequestQueue:
             except EmacsUnavailableError:
                 pass
 
-    async def _serve_terminals(self) -> None:
-        """Hand prompts over, and list recorded conversations and plans."""
-        async for call in self._terminals_left:
-            if isinstance(call, messages.Prompt):
-                try:
-                    if call.file is None:
-                        await self._send_there(call.session or "", call.text)
-                    else:
-                        await in_thread(append_prompt, self._directory, call.file, call.text)
-                except PromptError as error:
-                    self._bridge.tell(messages.Notice(f"{error}; the prompt is in the history"))
-            elif isinstance(call, messages.ListPlans):
-                plans = await in_thread(kept_plans, os.environ, call.directory, call.conversation)
-                self._bridge.tell(messages.Plans(call.id, plans))
+    async def _prompt(self, call: messages.Prompt) -> None:
+        """Hand the prompt of `call` over."""
+        try:
+            if call.file is None:
+                await self._send_there(call.session or "", call.text)
             else:
-                found = await in_thread(recorded_sessions, os.environ, call.directory)
-                self._bridge.tell(messages.RecordedSessions(call.id, found))
+                async with self._prompting:
+                    await in_thread(append_prompt, self._directory, call.file, call.text)
+        except PromptError as error:
+            self._bridge.tell(messages.Notice(f"{error}; the prompt is in the history"))
+
+    async def _list(self, call: messages.ListRecorded | messages.ListPlans) -> None:
+        """List recorded conversations, or plans."""
+        if isinstance(call, messages.ListPlans):
+            plans = await in_thread(kept_plans, os.environ, call.directory, call.conversation)
+            self._bridge.tell(messages.Plans(call.id, plans))
+        else:
+            found = await in_thread(recorded_sessions, os.environ, call.directory)
+            self._bridge.tell(messages.RecordedSessions(call.id, found))
 
 
 def _answer(request: messages.Compare | messages.Merge) -> messages.Compared | messages.Merged:

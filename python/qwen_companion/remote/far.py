@@ -36,7 +36,7 @@ from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
-from qwen_companion.remote.link import Link, LinkError, RequestError, number, objects, read_look
+from qwen_companion.remote.link import Link, LinkError, RequestError, UncertainError, number, objects, read_look
 from qwen_companion.state import write_private
 from qwen_companion.threads import on_event_loop
 
@@ -201,7 +201,7 @@ class FarSite:
 
         :raises OSError: when that fails
         """
-        self.ask(
+        self._change(
             "replace",
             data=data or b"",
             file=self.path(path),
@@ -215,7 +215,7 @@ class FarSite:
     def stage(self, patch: bytes, onto_staged: bool) -> int:
         """See `Site`."""
         try:
-            found, _ = self.ask("stage", data=patch, onto=onto_staged)
+            found, _ = self._change("stage", data=patch, onto=onto_staged)
         except OSError as error:
             raise StagingError(error.strerror) from None
         if (others := int(number(found.get("others")))) > 0:
@@ -229,9 +229,22 @@ class FarSite:
         """
         return self._wait(lambda link: link.read(f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))[0]
 
+    def _change(self, request: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        """Do as `ask` does, with a request that changes something.
+
+        :raises OSError: when there is no answer
+        """
+        try:
+            return self.ask(request, **values)
+        except TimeoutError as error:
+            reason = f"{error.strerror}, and it may have been done; do the same again to find out"
+            raise TimeoutError(errno.ETIMEDOUT, reason) from None
+
     def _wait(self, work: Callable[[Link], Coroutine[Any, Any, T]]) -> T:
         try:
             return on_event_loop(lambda: work(self._link()))
+        except UncertainError as error:
+            raise TimeoutError(errno.ETIMEDOUT, str(error)) from None
         except (LinkError, RequestError) as error:
             raise OSError(errno.EIO, str(error)) from None
 

@@ -13,7 +13,7 @@ from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 
-VERSION = 3
+VERSION = 4
 """Of the frames and requests, as the relay names it."""
 
 PIECE_BYTES = 64 * 1024
@@ -34,6 +34,7 @@ MAX_CHATTER_BYTES = 64 * 1024
 _HEAD = struct.Struct(">IBI")
 _LENGTH = struct.Struct(">I")
 _COUNT = struct.Struct(">Q")
+_TIME = struct.Struct(">d")
 
 
 class Kind(IntEnum):
@@ -134,6 +135,11 @@ def credit_of(payload: bytes) -> int:
 def credit(count: int) -> bytes:
     """Return the payload which says that `count` bytes of a stream have been taken."""
     return _COUNT.pack(count)
+
+
+def deadline(time: float) -> bytes:
+    """Return the end of a request, with which the relay must begin before `time`, in ms by its own clock."""
+    return _TIME.pack(time)
 
 
 def read_object(payload: bytes) -> dict[str, Any]:

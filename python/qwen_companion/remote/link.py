@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from qwen_companion.remote.frames import (
     FrameError,
     Kind,
     credit_of,
+    deadline,
     read_message,
     read_object,
     write_message,
@@ -35,8 +37,13 @@ START_S = 30.0
 PING_S = 15.0
 """How often the relay is asked for a sign of life, in seconds; without two of them the pipe counts as broken."""
 
+BEGIN_S = 10.0
+"""How soon the relay has to begin with a request, in seconds; it leaves undone what reaches it later."""
+
 REQUEST_S = 20.0
 """How long a request may take, in seconds."""
+
+_LATE = "late"
 
 _END_S = 1.0
 _QUIT_S = 3.0
@@ -57,6 +64,10 @@ class LinkError(CompanionError):
         super().__init__(text)
         self.lasting = lasting
         self.in_terminal = in_terminal
+
+
+class UncertainError(LinkError):
+    """The relay may have done what it was asked for, or may not: no reply has come."""
 
 
 class RequestError(CompanionError):
@@ -83,6 +94,11 @@ class _Request:
     done: anyio.Event = field(default_factory=anyio.Event)
     values: dict[str, Any] | None = None
     data: bytes = b""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the relay has not begun with it, as it came too late."""
+        return self.values is not None and self.values.get("error") == _LATE
 
 
 class Link:
@@ -113,6 +129,8 @@ class Link:
         self._last_request = 0
         self._greeted = anyio.Event()
         self._heard = 0.0
+        self._ahead = -math.inf
+        """By how much the clock of the relay is at least ahead of ours, in seconds; neither is the time of day."""
         self._greeting: Greeting | None = None
         self.is_left = False
         """Whether the relay came up, and its pipe broke before it could be told to end."""
@@ -147,7 +165,8 @@ class Link:
                 tasks.start_soon(self._receive, channel)
                 await self._write(self._source)
                 ready(await self._wait_for_greeting())
-                await self._keep_alive()
+                tasks.start_soon(self._ping)
+                await self._wait_for_silence()
         except anyio.get_cancelled_exc_class():
             # For good.  One whose pipe has broken must go on: the next pipe finds it.
             with anyio.CancelScope(shield=True):
@@ -169,7 +188,7 @@ class Link:
         """Tell the relay to end: it removes what it has laid there."""
         with suppress(OSError, *_BROKEN), anyio.move_on_after(_END_S):
             if self._greeting is not None:
-                await self._send(Frame(0, Kind.REQUEST, write_message({"name": "quit"})))
+                await self._send(Frame(0, Kind.REQUEST, write_message({"name": "quit"}) + deadline(math.inf)))
             await channel.end()
         self.is_left = False
         with anyio.move_on_after(_QUIT_S):
@@ -184,11 +203,16 @@ class Link:
             in_terminal=self._greeting is None and asks_in_terminal(printed),
         )
 
-    async def _keep_alive(self) -> None:
-        self._heard = anyio.current_time()
-        while anyio.current_time() - self._heard < 2 * PING_S:
+    async def _ping(self) -> None:
+        while True:
             await self._send(Frame(0, Kind.PING))
             await anyio.sleep(PING_S)
+
+    async def _wait_for_silence(self) -> None:
+        # Also while nothing can be sent.
+        self._heard = anyio.current_time()
+        while (left := self._heard + 2 * PING_S - anyio.current_time()) > 0:
+            await anyio.sleep(left)
         raise LinkError("it has not answered for half a minute")
 
     # --- Frames
@@ -225,7 +249,9 @@ class Link:
         if (frame.kind is Kind.HELLO) is not (self._greeting is None):
             raise FrameError("the relay does not begin with its greeting")
         if frame.kind is Kind.HELLO:
-            self._greeting = greeting = _greeting(read_object(frame.payload))
+            values = read_object(frame.payload)
+            self._greeting = greeting = _greeting(values)
+            self._note_clock(values)
             self.is_left = True
             self._streams.attach(self._send_stream, (greeting.pid, greeting.started))
             self._greeted.set()
@@ -233,6 +259,7 @@ class Link:
             request = self._requests.get(frame.stream)
             if request is not None:
                 request.values, request.data = read_message(frame.payload)
+                self._note_clock(request.values)
                 request.done.set()
         elif frame.kind is Kind.EVENT:
             self._changed(strings(read_object(frame.payload).get("changed"))[:_EVENT_LIMIT])
@@ -272,29 +299,48 @@ class Link:
         """Do the same as `request`, with the bytes `data`; return what the relay answers, and the bytes with it.
 
         :raises RequestError: when it cannot
+        :raises UncertainError: when no reply has come; the relay does not begin with it later
         :raises LinkError: when the pipe is broken
+        """
+        message = write_message({"name": name, **values}, data)
+        request = await self._exchange(message)
+        if request.is_late:
+            # If this machine has slept since the relay told of its clock, that has now told again.
+            request = await self._exchange(message)
+        if request.values is None:
+            raise UncertainError("it does not answer")
+        if request.is_late:
+            raise LinkError("the line was silent for too long")
+        error = request.values.pop("error", None)
+        if error is not None:
+            raise RequestError(_words(error))
+        return request.values, request.data
+
+    async def _exchange(self, message: bytes) -> _Request:
+        """Send the request `message`, and return it after its reply, or after `REQUEST_S` without one.
+
+        :raises UncertainError: when the pipe breaks meanwhile
         """
         self._last_request += 1
         identifier, request = self._last_request, _Request()
         self._requests[identifier] = request
         try:
-            message = write_message({"name": name, **values}, data)
             last = len(message) - len(message) % PART_BYTES
             for start in range(0, last, PART_BYTES):
                 await self._send(Frame(identifier, Kind.PART, message[start : start + PART_BYTES]))
-            await self._send(Frame(identifier, Kind.REQUEST, message[last:]))
+            begin_by = deadline(1000 * (anyio.current_time() + self._ahead + BEGIN_S))
+            await self._send(Frame(identifier, Kind.REQUEST, message[last:] + begin_by))
             with anyio.move_on_after(REQUEST_S):
                 await request.done.wait()
         except (OSError, *_BROKEN):
-            raise LinkError("the connection has ended") from None
+            raise UncertainError("the connection has ended") from None
         finally:
             del self._requests[identifier]
-        if request.values is None:
-            raise LinkError("it does not answer")
-        error = request.values.get("error")
-        if error is not None:
-            raise RequestError(_words(error))
-        return request.values, request.data
+        return request
+
+    def _note_clock(self, values: dict[str, Any]) -> None:
+        """Remove from `values` what the relay says of its clock, and note it; it has said so a moment ago."""
+        self._ahead = max(self._ahead, number(values.pop("now", None)) / 1000 - anyio.current_time())
 
 
 def strings(value: object) -> list[str]:

@@ -24,7 +24,7 @@ from qwen_companion.errors import CompanionError, PromptError
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.context_reports import ContextReports
-from qwen_companion.remote.link import LinkError
+from qwen_companion.remote.link import LinkError, UncertainError
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
 
@@ -147,6 +147,9 @@ class Places:
         pid = next(iter(state.session.peer.ancestors), None) if state and state.session.peer else None
         try:
             await self.place(self._name(session)).link().request("prompt", pid=pid, text=submission(text))
+        except UncertainError as error:
+            # Nor is it sent later.
+            raise PromptError(f"the prompt may have been sent ({error}): look at its terminal first") from None
         except CompanionError as error:
             raise PromptError(f"the prompt was not sent: {error}") from None
 

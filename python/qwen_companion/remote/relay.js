@@ -12,7 +12,7 @@
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile } = require("child_process");
 
-const VERSION = 3;
+const VERSION = 4;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
@@ -411,6 +411,7 @@ function attach(input, output) {
     send(0, KINDS.hello, json({
         version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
+        now: performance.now(),
     }));
     if (KEEP.paced) send(0, KINDS.credit, count(0));
     for (const stream of streams.values()) open(stream);
@@ -1114,16 +1115,18 @@ const REQUESTS = {
     quit,
 };
 
+// Emacs gives a request up that was on its way for too long: one that comes after the time at its end is not begun.
 async function answer(id, payload) {
     parts.delete(id);
     let result, data = Buffer.alloc(0);
     try {
+        if (performance.now() > payload.readDoubleBE(payload.length - 8)) throw new Error("late");
         const end = 4 + payload.readUInt32BE(0), { name, ...values } = JSON.parse(payload.subarray(4, end));
-        ({ data = data, ...result } = await REQUESTS[name]({ ...values, data: payload.subarray(end) }));
+        ({ data = data, ...result } = await REQUESTS[name]({ ...values, data: payload.subarray(end, -8) }));
     } catch (error) {
         result = { error: error.code || error.message };
     }
-    const head = json(result);
+    const head = json({ ...result, now: performance.now() });
     const length = Buffer.alloc(4);
     length.writeUInt32BE(head.length, 0);
     send(id, KINDS.reply, Buffer.concat([length, head, data]));

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
+import psutil
 import pytest
 from anyio import to_thread
 from pydantic import BaseModel
@@ -30,6 +31,7 @@ from qwen_companion.journal.activity import Work
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.root import now_ms
+from qwen_companion.journal.staging import StagingError
 from qwen_companion.journal.versions import LINK, Loaded, digest_of
 from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.place import name_at
@@ -53,7 +55,9 @@ def state_of(home: Path) -> dict[str, str]:
 class Recorded:
     """The project `root` there, with its record here."""
 
-    def __init__(self, home: Path, link: CountedLink) -> None:
+    def __init__(self, home: Path, link: CountedLink, pid: int) -> None:
+        self.pid = pid
+        """That of the relay."""
         self.root = home / "a projét"
         self.root.mkdir(exist_ok=True)
         self.link = link
@@ -105,8 +109,8 @@ async def recorded(home: Path, git: bool = True) -> AsyncGenerator[Recorded]:
             assert path == str(changed[0].root)
             changed[0].site.stir()
 
-    async with linked(home, changed=tell) as (link, _, _server):
-        there = Recorded(home, link)
+    async with linked(home, changed=tell) as (link, greeting, _server):
+        there = Recorded(home, link, greeting.pid)
         changed.append(there)
         if git:
             run_git(there.root, "init", "--quiet")
@@ -604,3 +608,22 @@ def test_what_a_cli_there_names_in_a_shared_directory_is_named_here(path: str, n
     found = named_by(report, partial(name_at, names, (ResolvedPath("/link", "/home/rem/real"),)))
     assert found is not None
     assert (found.event.cwd, cast("Any", found.event).tool_input) == ("/home/me/src", {"file_path": named})
+
+
+async def test_a_write_of_which_nothing_is_known_says_how_to_find_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.remote.link.REQUEST_S", 0.3)
+    async with recorded(home, git=False) as there:
+        name = there.name("new.txt")
+        relay = psutil.Process(there.pid)
+        relay.suspend()
+        try:
+            with pytest.raises(OSError, match="may have been done; do the same again to find out"):
+                await there.call(lambda: there.site.write(name, None, b"new\n", 0o644, None))
+            with pytest.raises(StagingError, match="may have been done"):
+                await there.call(lambda: there.site.stage(b"", onto_staged=False))
+            with pytest.raises(OSError, match="^.*it does not answer$"):
+                await there.call(lambda: there.site.large("new.txt"))
+        finally:
+            relay.resume()

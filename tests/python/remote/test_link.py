@@ -27,9 +27,9 @@ from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.commands import HOLD_S, failure, relay_command, relay_source
 from qwen_companion.remote.frames import MARK, VERSION, Decoder, Frame, Kind, read_message
-from qwen_companion.remote.link import Link, LinkError, RequestError
+from qwen_companion.remote.link import Link, LinkError, RequestError, UncertainError
 from qwen_companion.remote.streams import MAX_STREAMS, Streams
-from relays import NODE, SIZE, apart, cut, environ, linked
+from relays import NODE, SIZE, apart, cut, environ, linked, silent_line
 from support import TIMEOUT_S, needs_root, until
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +139,46 @@ async def test_prompts_are_read_there_from_a_file_of_ours_alone(home: Path) -> N
             with pytest.raises(RequestError):
                 await link.request("prompt", pid=pid, text="one")
     await until(lambda: not folder.exists())
+
+
+async def test_what_was_given_up_on_a_silent_line_is_not_done_when_it_is_back(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.remote.link.BEGIN_S", 0.2)
+    monkeypatch.setattr("qwen_companion.remote.link.REQUEST_S", 0.4)
+    async with linked(home, apart()) as (link, _, _server):
+        replace = partial(link.ask, "replace", root=str(home), expected=None, remove=False, mode=0o644, link=False)
+        with silent_line():
+            with pytest.raises(UncertainError, match="does not answer"):
+                await replace(b"late\n", file="late.txt")
+            with pytest.raises(UncertainError):
+                await link.request("lay", kind="md", port=0, text="late")
+        # Each of these is answered after those.
+        await replace(b"now\n", file="now.txt")
+        assert [path.name for path in home.iterdir() if path.name != ".qwen"] == ["now.txt"]
+        assert not list((home / ".qwen/ide").glob("*.md"))
+
+
+async def test_a_request_is_done_though_the_clock_here_has_stood_still(home: Path) -> None:
+    """That of a machine that sleeps does; the one there goes on."""
+    async with linked(home) as (link, _, _server):
+        now = anyio.current_time
+        await link.request("lay", kind="md", port=0, text="x")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("qwen_companion.remote.link.anyio.current_time", lambda: now() - 3600)
+            assert (await link.request("lay", kind="md", port=0, text="x"))["path"]
+
+
+async def test_a_line_that_takes_no_more_is_broken_after_half_a_minute(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, pytest.RaisesGroup(LinkError):
+        patched.setattr("qwen_companion.remote.link.PING_S", 0.1)
+        async with linked(home, apart()) as (link, _, _server):
+            with silent_line(), anyio.fail_after(TIMEOUT_S):
+                with pytest.raises(UncertainError):
+                    await link.ask("replace", bytes(3_000_000), root=str(home), file="large", expected=None)
+                await anyio.sleep_forever()
 
 
 async def test_one_that_does_not_read_holds_up_no_other(home: Path) -> None:
@@ -437,7 +477,7 @@ async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
 
 def hello(**changes: object) -> bytes:
     values = {"version": VERSION, "pid": 1, "started": "1", "home": "/h", "folder": "/f", "node": "/n", "layer": "/l"}
-    return Frame(0, Kind.HELLO, json.dumps({**values, **changes}).encode()).encode()
+    return Frame(0, Kind.HELLO, json.dumps({**values, "now": 0, **changes}).encode()).encode()
 
 
 def says(home: Path, data: bytes) -> list[str]:
