@@ -263,7 +263,8 @@ Python has the packages."
   "Return why the installation in BUFFER has failed: (POS . TEXT).
 That is the last line that names an error, else the last line.  Where
 pip could not reach the index, its last error only says that nothing was
-found; return the warning before that."
+found; return the warning before that.  Where Python's venv is missing,
+say how to install it."
   (with-current-buffer buffer
     (save-excursion
       (goto-char (point-max))
@@ -276,17 +277,22 @@ found; return the warning before that."
           (goto-char end)
           (unless (re-search-backward "^ *\\(ERROR\\|error\\|Error\\)\\b" nil t)
             (goto-char last)))
-        (if (and (looking-at-p "ERROR: No matching distribution")
-                 (re-search-backward
-                  "^WARNING: Retrying .* connection broken by '\\(.*\\)': " nil t))
-            (cons (point)
-                  (concat "no connection to the package index: "
-                          ;; After the object that has failed.
-                          (replace-regexp-in-string "\\`.*>: \\|[')]+\\'" ""
-                                                    (match-string-no-properties 1))))
+        (cond
+         ((and (looking-at-p "ERROR: No matching distribution")
+               (re-search-backward
+                "^WARNING: Retrying .* connection broken by '\\(.*\\)': " nil t))
           (cons (point)
-                (string-trim (buffer-substring-no-properties
-                              (point) (line-end-position)))))))))
+                (concat "no connection to the package index: "
+                        ;; After the object that has failed.
+                        (replace-regexp-in-string "\\`.*>: \\|[')]+\\'" ""
+                                                  (match-string-no-properties 1)))))
+         ;; What Debian's Python says, on several lines.
+         ((re-search-backward "ensurepip is not" nil t)
+          (cons (line-beginning-position)
+                "this Python has no venv; install it (on Debian: apt install python3-venv)"))
+         (t (cons (point)
+                  (string-trim (buffer-substring-no-properties
+                                (point) (line-end-position))))))))))
 
 (defun qwen-companion-environment--switch (part)
   "Make PART, which is complete, the environment in use; delete the others.

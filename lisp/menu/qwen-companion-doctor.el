@@ -26,6 +26,8 @@
 (require 'qwen-companion-untrusted)
 
 (declare-function json-encode "json" (object))
+;; Its arguments are more since Emacs 30.
+(declare-function compilation-start "compile" t)
 (declare-function qwen-companion-daemon-description "qwen-companion-daemon" ())
 (declare-function qwen-companion-daemon-state "qwen-companion-daemon" ())
 
@@ -35,7 +37,9 @@
   "Seconds for which `qwen-companion-doctor-batch' waits for the Python part.")
 
 (defvar-local qwen-companion-doctor--checks nil
-  "The checks of the report, newest first: (STATUS NAME TEXT REMEDY).")
+  "The checks of the report, newest first.
+Each is (STATUS NAME TEXT REMEDY COMMAND), of strings.  REMEDY may be
+empty, and COMMAND, the shell command in it, may be empty or missing.")
 
 (defvar-local qwen-companion-doctor--process nil
   "The process that makes the rest of the checks, nil when it has ended.")
@@ -167,6 +171,7 @@
   (json-encode
    (list (cons 'editor_pid (emacs-pid))
          ;; json.el writes nil as null.
+         (cons 'starting (if (eq 'starting (qwen-companion-state)) t :json-false))
          (cons 'port (and (eq 'ready (qwen-companion-state))
                           (qwen-companion-backend-port)))
          (cons 'roots (vconcat (qwen-companion-roots-published)))
@@ -244,7 +249,8 @@
   (let ((inhibit-read-only t)
         (line (line-number-at-pos)))
     (erase-buffer)
-    (pcase-dolist (`(,status ,name ,text ,remedy) (reverse qwen-companion-doctor--checks))
+    (pcase-dolist (`(,status ,name ,text ,remedy . ,command)
+                   (reverse qwen-companion-doctor--checks))
       (insert (propertize (format "%-5s" status)
                           'face (pcase status
                                   ("pass" 'success) ("warn" 'warning) (_ 'error)))
@@ -252,7 +258,7 @@
               ": " (qwen-companion-untrusted-text text) "\n")
       (unless (string-empty-p remedy)
         (insert "     -> ")
-        (qwen-companion-doctor--insert-remedy remedy)
+        (qwen-companion-doctor--insert-remedy remedy (car command))
         (insert "\n")))
     (insert (cond (qwen-companion-doctor--process "\nChecking...\n")
                   ((qwen-companion-doctor--failed-p) "\nSomething failed, see above.\n")
@@ -260,16 +266,38 @@
     (goto-char (point-min))
     (forward-line (1- line))))
 
-(defun qwen-companion-doctor--insert-remedy (remedy)
-  "Insert REMEDY; a command of ours in it becomes a button."
+(defun qwen-companion-doctor--insert-remedy (remedy command)
+  "Insert REMEDY; the shell COMMAND or a command of ours in it becomes a button."
   (let ((start (point)))
-    (insert remedy)
-    (when (string-match "M-x \\(qwen-companion-[a-z-]+\\)" remedy)
+    (insert (qwen-companion-untrusted-text remedy))
+    (cond
+     ((not (member command '(nil "")))
+      (make-text-button start (point)
+                        'action (lambda (_) (qwen-companion-doctor--run command))
+                        'follow-link t
+                        'help-echo "Run this shell command"))
+     ((string-match "M-x \\(qwen-companion-[a-z-]+\\)" remedy)
       (let ((command (intern (match-string 1 remedy))))
         (make-text-button (+ start (match-beginning 0)) (+ start (match-end 0))
                           'action (lambda (_) (call-interactively command))
                           'follow-link t
-                          'help-echo (format "Run `%s'" command))))))
+                          'help-echo (format "Run `%s'" command)))))))
+
+(defun qwen-companion-doctor--run (command)
+  "Run the shell COMMAND in the home directory, then make the report anew.
+What it prints is in a buffer of its own."
+  (let* ((report (current-buffer))
+         (default-directory (expand-file-name "~/"))
+         (buffer (compilation-start command nil (lambda (_mode) "*qwen-companion remedy*"))))
+    (with-current-buffer buffer
+      (add-hook 'compilation-finish-functions
+                (lambda (&rest _)
+                  ;; The files for CLIs are written again.
+                  (when (qwen-companion-backend-connected-p)
+                    (qwen-companion-roots-resend))
+                  (qwen-companion-buffers-when-live report
+                    (qwen-companion-doctor--revert)))
+                nil t))))
 
 (defun qwen-companion-doctor-copy ()
   "Copy the report, for a bug report."

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m qwen_companion.doctor`: check the chain from the Python packages to the settings of the CLIs.
 
-Reads a JSON object from standard input: `editor_pid`, `port` (null while nothing is served), `roots` and `terminals`
-(objects with `name`, `pid`, `directory` and `connected`, one for each CLI that Emacs has started).  Prints one line for
-each check, an Emacs Lisp list ("pass"|"warn"|"fail" NAME TEXT REMEDY) of strings.  No line holds a secret or
-the content of a file.  Runs also where packages are missing: what needs them is imported after they were looked at.
+Reads a JSON object from standard input: `editor_pid`, `starting` (whether the mode is just starting), `port` (null
+while nothing is served), `roots` and `terminals` (objects with `name`, `pid`, `directory` and `connected`, one for each
+CLI that Emacs has started).  Prints one line for each check, an Emacs Lisp list ("pass"|"warn"|"fail" NAME TEXT REMEDY
+COMMAND) of strings.  No line holds a secret or the content of a file.  Runs also where packages are missing: what needs
+them is imported after they were looked at.
 """
 
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import subprocess
@@ -30,6 +33,10 @@ _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
 _INSTALL: Final = "M-x qwen-companion-install-backend"
 _OFF_AND_ON: Final = "turn qwen-companion-mode off and on"
+_NODE: Final = "install Node.js {} or later and see that `exec-path' has its directory, then g here"
+_NO_PROGRAM: Final = 127
+"""The status of `env` where the program that a script names is not on the path."""
+
 _VERSION_LIMIT_S: Final = 20
 _ANSWER_LIMIT_S: Final = 5
 
@@ -48,16 +55,20 @@ _CLIS: Final = {
 
 @frozen
 class Check:
-    """The outcome of one check: `status` is pass, warn or fail; `remedy` tells what to do, or is empty."""
+    """The outcome of one check: `status` is pass, warn or fail; `remedy` tells what to do, or is empty.
+
+    `command` is the shell command in `remedy` that does it, or is empty.
+    """
 
     status: str
     name: str
     text: str
     remedy: str = ""
+    command: str = ""
 
     def line(self) -> str:
         """Return the check as a line of Emacs Lisp."""
-        fields = (self.status, self.name, self.text, self.remedy)
+        fields = (self.status, self.name, self.text, self.remedy, self.command)
         # What JSON escapes in a string, Emacs Lisp escapes in the same way.
         return f"({' '.join(json.dumps(field, ensure_ascii=False) for field in fields)})"
 
@@ -82,7 +93,12 @@ def packages(lock: str) -> Iterator[Check]:
         if found not in versions:
             others.append(f"{name} {found}, not {' or '.join(sorted(versions))}")
     if missing:
-        yield Check("fail", "Python packages", f"missing: {', '.join(missing)}", _INSTALL)
+        text = f"missing: {', '.join(missing)}"
+        if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it apart.
+            remedy = "install Python's venv (on Debian: apt install python3-venv), then " + _INSTALL
+            yield Check("fail", "Python packages", f"{text}; this Python cannot make an environment for them", remedy)
+        else:
+            yield Check("fail", "Python packages", text, _INSTALL)
     elif others:
         yield Check("warn", "Python packages", f"not those that were tested: {', '.join(others)}", _INSTALL)
     else:
@@ -106,7 +122,7 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
             ours = {path: contents[path] for path, mark in marks.items() if as_object(mark).get("pid") == editor_pid}
             problem = _problem(Path(directory), ours, port)
         except OSError as error:
-            ours, problem = {}, f"{error.filename}: {error.strerror}"
+            ours, problem = {}, (f"{error.filename}: {error.strerror}", _OFF_AND_ON, "")
         if port is None:
             if ours:
                 left = f"left though nothing is served: {next(iter(ours))}"
@@ -117,22 +133,26 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
         if problem is None:
             checks.append(Check("pass", file.label, str(next(iter(ours)))))
         else:
-            checks.append(Check("fail", file.label, problem, _OFF_AND_ON))
+            checks.append(Check("fail", file.label, *problem))
     return checks, token
 
 
-def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | None) -> str | None:
-    """Return a problem with the files that are `ours` in `directory`, None for none."""
-    found = directory.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        return f"{directory} belongs to another user, or others may write there"
+def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | None) -> tuple[str, str, str] | None:
+    """Return a problem with the files that are `ours` in `directory`, with its remedy and command; None for none."""
+    for path in (directory.parent, directory):
+        found = path.stat()
+        if found.st_uid != os.getuid():
+            return f"{path} belongs to another user", f"move {path} away; the files are written again", ""
+        if found.st_mode & 0o022:
+            command = f"chmod go-w {shlex.quote(str(path))}"
+            return f"other users can write to {path}", command, command
     for path, content in ours.items():
         status = path.lstat()
         if stat.S_IMODE(status.st_mode) != 0o600 or status.st_uid != os.getuid():
-            return f"{path} may be read by others"
+            return f"{path} may be read by others", _OFF_AND_ON, ""
         if str(content.get("port")) != str(port):
-            return f"{path} names another port than {port}"
-    return None if ours else f"there is none of this Emacs in {directory}"
+            return f"{path} names another port than {port}", _OFF_AND_ON, ""
+    return None if ours else (f"there is none of this Emacs in {directory}", _OFF_AND_ON, "")
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -264,21 +284,28 @@ def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
                 [path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, env=dict(environ)
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            yield Check("fail", program, f"{path} does not start: {error}", install)
+            yield Check("fail", program, f"{path} does not start: {error}", install, install)
             continue
         version = done.stdout.strip().splitlines()[-1:] or [""]
         versions[program] = version[0]
-        if done.returncode or not version[0]:
-            yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install)
+        if done.returncode == _NO_PROGRAM and shutil.which("node", path=environ.get("PATH")) is None:
+            yield Check("fail", program, f"{path} needs Node.js, and no `node` is on the path", _NODE.format(22))
+        elif done.returncode or not version[0]:
+            yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install, install)
         elif (needed := _newer_node(path, environ)) is not None:
             text = (
                 f"{version[0]} at {path} asks for Node.js {needed[0]} or later, and the one on the path is {needed[1]}"
             )
-            yield Check("warn", program, text, f"install Node.js {needed[0]} or later")
+            yield Check("warn", program, text, _NODE.format(needed[0]))
         else:
             yield _served(program, name, version[0], path)
     if not found:
-        yield Check("fail", "CLI", "neither qwen nor gemini is on the path", _CLIS["qwen"][1])
+        install = _CLIS["qwen"][1]
+        text = "neither qwen nor gemini is on the path"
+        if shutil.which("npm", path=environ.get("PATH")) is None:
+            yield Check("fail", "CLI", f"{text}, nor npm to install them", f"{_NODE.format(22)}; then {install}")
+        else:
+            yield Check("fail", "CLI", text, install, install)
     return versions
 
 
@@ -444,8 +471,10 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
     if any(check.status == "fail" for check in found):
         return
     port: int | None = request["port"]
-    checks, token = discovery_files(request["editor_pid"], port, environ)
-    yield from checks
+    token: str | None = None
+    if not request["starting"]:
+        checks, token = discovery_files(request["editor_pid"], port, environ)
+        yield from checks
     if port is not None:
         served = list(server(port, token))
         yield from served
@@ -453,7 +482,8 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
         root = next((root for root in roots if os.path.isdir(root)), None)
         if token and root and all(check.status == "pass" for check in served):
             yield proposal(port, token, root)
-    yield from terminals(request["terminals"], port, request["roots"])
+    if not request["starting"]:
+        yield from terminals(request["terminals"], port, request["roots"])
     versions = yield from clis(environ)
     yield from registered(environ)
     yield from settings(request["roots"], environ, versions.get("qwen", ""))

@@ -44,6 +44,27 @@ and the tests of the Python part do it."
     (should (equal (buffer-substring-no-properties (point-min) (point-max))
                    (substring-no-properties (current-kill 0))))))
 
+(ert-deftest qwen-companion-doctor-test-a-button-runs-the-command-of-a-remedy ()
+  "After it the check passes: the files for CLIs are written then."
+  (qwen-companion-test-with-process
+    (let ((directory (expand-file-name "home/.qwen/ide/"))
+          (default-directory (expand-file-name "project/")))
+      (make-directory directory t)
+      (set-file-modes directory #o777)
+      (make-directory ".git" t)
+      (qwen-companion-mode 1)
+      (qwen-companion-roots-add (directory-file-name default-directory))
+      (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
+      (qwen-companion-doctor-test--report
+        (should (string-match "^fail .*: other users can write to .*\n     -> chmod go-w "
+                              (buffer-string)))
+        (goto-char (match-end 0))
+        (push-button (point))
+        (qwen-companion-test-wait-for
+         (and (not qwen-companion-doctor--process)
+              (string-match-p "^pass lock file: " (buffer-string)))))
+      (kill-buffer "*qwen-companion remedy*"))))
+
 (ert-deftest qwen-companion-doctor-test-a-root-that-is-not-recorded-is-said ()
   (cl-letf (((symbol-function 'qwen-companion-roots-published) (lambda () '("/p")))
             (qwen-companion-journal--unrecorded nil))

@@ -183,6 +183,13 @@ exit 1"
                    ;; Without a network pip says only at the end that it has found nothing.
                    ("exit 0" ,qwen-companion-environment-test--no-network
                     "no connection to the package index: .*Connection refused" "WARNING: Retrying")
+                   ;; Debian's Python without its package python3-venv.
+                   ("exit 0" "echo 'The virtual environment was not created successfully because ensurepip is not
+available.  On Debian/Ubuntu systems, you need to install the python3-venv
+package using the following command.
+
+Failing command: /usr/bin/python3'; exit 1"
+                    "this Python has no venv; .*apt install python3-venv" "The virtual environment")
                    ;; That which is deleted gives the room back.
                    ("exit 0" "echo >\"${0%bin/python}large\"
 echo 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device' >&2

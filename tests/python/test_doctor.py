@@ -75,6 +75,43 @@ def test_the_files_of_this_emacs_are_looked_at(environ: dict[str, str]) -> None:
     assert doctor.discovery_files(os.getpid(), None, environ) == ([], None)
 
 
+def test_a_directory_open_to_others_has_a_command_that_closes_it(environ: dict[str, str]) -> None:
+    home = Path(environ["HOME"], ".qwen")
+    (home / "ide").mkdir(parents=True)
+    for directory in (home / "ide", home):
+        directory.chmod(0o777)
+        discovery = Discovery(os.getpid(), PORT, TOKEN, environ)
+        discovery.publish(["/project"])
+        checks, _ = doctor.discovery_files(os.getpid(), PORT, environ)
+        (failed,) = (check for check in checks if check.status == "fail")
+        assert failed.text == f"other users can write to {directory}"
+        subprocess.run(["sh", "-c", failed.command], check=True)
+        discovery.publish(["/project"])
+        checks, _ = doctor.discovery_files(os.getpid(), PORT, environ)
+        assert {check.status for check in checks} == {"pass"}
+        discovery.remove()
+
+
+def test_nothing_is_said_of_files_while_the_mode_starts(environ: dict[str, str]) -> None:
+    """They are written before Emacs is told of them."""
+    Discovery(os.getpid(), PORT, TOKEN, environ).publish(["/project"])
+    request: dict[str, object] = {"editor_pid": os.getpid(), "port": None, "roots": [], "terminals": []}
+    found = doctor.run({**request, "starting": True}, environ)
+    assert not [check for check in found if "nothing is served" in check.text]
+    found = doctor.run({**request, "starting": False}, environ)
+    assert [check for check in found if "nothing is served" in check.text]
+
+
+def test_a_python_without_venv_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def find_nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr("importlib.util.find_spec", find_nothing)
+    (check,) = doctor.packages("no-such-package==1\n")
+    assert "apt install python3-venv" in check.remedy
+
+
 def test_files_that_are_not_from_an_emacs_do_not_count(environ: dict[str, str]) -> None:
     Discovery(os.getpid(), PORT, TOKEN, environ).publish(["/project"])
     directory = Path(environ["HOME"], ".qwen/ide")
@@ -108,7 +145,18 @@ def test_a_proposal_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_clis_on_the_path(environ: dict[str, str]) -> None:
     (check,) = doctor.clis(environ)
-    assert (check.status, check.remedy) == ("fail", "npm install -g @qwen-code/qwen-code")
+    assert check.text == "neither qwen nor gemini is on the path, nor npm to install them"
+    assert check.remedy.endswith("; then npm install -g @qwen-code/qwen-code")
+    program(environ, "npm", "true")
+    (check,) = doctor.clis(environ)
+    assert (check.status, check.command) == ("fail", "npm install -g @qwen-code/qwen-code")
+    program(environ, "qwen", "exit 127")  # As `env' ends without Node.js.
+    (check,) = doctor.clis(environ)
+    assert (check.status, check.text) == (
+        "fail",
+        f"{environ['PATH']}/qwen needs Node.js, and no `node` is on the path",
+    )
+    assert check.remedy.startswith("install Node.js 22")
     program(environ, "qwen", "echo 0.24.4")
     program(environ, "gemini", "exit 3")
     qwen, gemini = doctor.clis(environ)
@@ -160,7 +208,7 @@ def test_a_node_too_old_for_the_cli(
         assert check.status == "pass"
     else:
         assert (check.status, check.text) == ("warn", f"0.24.4 at {found} {problem}")
-        assert check.remedy == "install Node.js 22 or later"
+        assert check.remedy.startswith("install Node.js 22 or later")
 
 
 def test_terminals_and_their_environment(tmp_path: Path) -> None:
@@ -248,7 +296,13 @@ def test_the_report_is_emacs_lisp_without_secrets(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     program(environ, "qwen", "printf '1\"2\\\\3\\n'")
-    request: dict[str, object] = {"editor_pid": os.getpid(), "port": PORT, "roots": [], "terminals": []}
+    request: dict[str, object] = {
+        "editor_pid": os.getpid(),
+        "starting": False,
+        "port": PORT,
+        "roots": [],
+        "terminals": [],
+    }
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
     doctor.main()
     report = capsys.readouterr().out
