@@ -225,7 +225,7 @@ class Discovery:
             stack.callback(os.close, parents[0])
             for part in parts[:-1]:
                 path = os.path.join(path, part)
-                parents.append(_enter(parents[-1], part, path, create=False))
+                parents.append(_enter(parents[-1], part, path, create=False, follow=False))
                 stack.callback(os.close, parents[-1])
                 _check_ours(os.fstat(parents[-1]), path)
             for parent, part in zip(reversed(parents), reversed(parts), strict=True):
@@ -265,7 +265,7 @@ class Discovery:
                 _check_ours(os.fstat(descriptor), path)
             for part in parts:
                 path = os.path.join(path, part)
-                descriptor, outer = _enter(descriptor, part, path, create), descriptor
+                descriptor, outer = _enter(descriptor, part, path, create, file.base is not Base.TEMPORARY), descriptor
                 os.close(outer)
                 _check_ours(os.fstat(descriptor), path)
             yield descriptor, path
@@ -273,16 +273,24 @@ class Discovery:
             os.close(descriptor)
 
 
-def _enter(parent: int, name: str, path: str, create: bool) -> int:
+def _enter(parent: int, name: str, path: str, create: bool, follow: bool) -> int:
+    """Open the directory `name` in `parent`; `path` is its name for messages.
+
+    With `follow`, a symbolic link of the user's own may stand there: below a home directory nobody else can replace it.
+    """
     try:
         if create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=parent)
-        return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not stat.S_ISLNK(found.st_mode):
+            return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
+        if not follow:
+            raise _UnsafeError(f"{path} is a symbolic link")
+        if found.st_uid != os.geteuid():
+            raise _UnsafeError(f"{path} is a symbolic link of another user")
+        return os.open(name, _DIRECTORY_FLAGS & ~os.O_NOFOLLOW, dir_fd=parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise _UnsafeError(f"{path} is a symbolic link") from None
         raise OSError(error.errno, error.strerror, path) from None
 
 
@@ -295,7 +303,7 @@ def directory_of(file: File, environ: Mapping[str, str]) -> str:
 def _place(file: File, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...], bool]:
     """Return the directory to start from, the names to enter from it, and whether it has to be the user's own.
 
-    The start is taken as the user gave it, links and all; no name after it may be a link.
+    The start is taken as the user gave it, links and all; for the names after it, see `_enter`.
     """
     if file.base is Base.TEMPORARY:
         names = ("TMPDIR", "TMP", "TEMP")

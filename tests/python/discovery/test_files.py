@@ -217,9 +217,29 @@ def test_without_a_root_the_files_are_valid_and_nobody_can_connect(home: Home, r
 # --- What is not ours ---
 
 
-@pytest.mark.parametrize(
-    "link", ["tmp/qwen", "tmp/qwen/ide", "tmp/gemini", "tmp/gemini/ide", "home/.qwen", "home/.qwen/ide"]
-)
+@pytest.mark.parametrize("link", ["home/.qwen", "home/.qwen/ide"])
+def test_a_link_below_home_is_followed_if_it_is_the_users(home: Home, link: str) -> None:
+    """As `stow` and home managers make it."""
+    path, real = home.home.parent / link, home.work / "dotfiles"
+    real.mkdir(mode=0o700)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to(real)
+    discovery = make(home)
+    assert discovery.publish([]).warnings == ()
+    assert lock(home).resolve().is_relative_to(real)
+    discovery.remove()
+    assert not lock(home).exists()
+    real.chmod(0o777)
+    (warning,) = make(home).publish([]).warnings
+    assert f"{path} can be written to by other users" in warning
+    real.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+        (warning,) = make(home).publish([]).warnings
+        assert "a symbolic link of another user" in warning
+
+
+@pytest.mark.parametrize("link", ["tmp/qwen", "tmp/qwen/ide", "tmp/gemini", "tmp/gemini/ide"])
 def test_no_file_is_written_through_a_link(home: Home, link: str) -> None:
     elsewhere = home.work / "elsewhere"
     elsewhere.mkdir()
