@@ -262,7 +262,7 @@ class Record:
                 self._times.update(zip(writes, times, strict=True))
 
     def _is_an_editors(self, change: Change) -> bool:
-        """Return whether `change` is an editor's: of an auto-save, lock, backup or swap file of a file that it edits."""
+        """Return whether `change` is an editor's: of an auto-save, lock, backup or swap file beside its original."""
         edited = edited_file(os.fsdecode(change.path))
         if edited is None:
             return False
