@@ -46,27 +46,97 @@ look for, only the names count."
            (string-prefix-p (file-name-as-directory (file-truename directory))
                             (file-name-as-directory (file-truename file)))))))
 
+;;; Hidden characters
+
+(defconst qwen-companion-untrusted--hidden
+  (eval-when-compile
+    (let (ranges)
+      (map-char-table (lambda (range category)
+                        (when (eq 'Cf category)
+                          (push (if (consp range)
+                                    (format "%c-%c" (car range) (cdr range))
+                                  (string range))
+                                ranges)))
+                      (unicode-property-table-internal 'general-category))
+      (concat (apply #'concat ranges)
+              ;; What else has the property Default_Ignorable_Code_Point, for
+              ;; which Emacs has no table.
+              "\u034F\u115F\u1160\u17B4\u17B5\u180B-\u180F\u2065\u3164\uFE00-\uFE0F\uFFA0\uFFF0-\uFFF8\U000E0000-\U000E0FFF"
+              ;; Line ends that no program shows, and the blank of Braille.
+              "\u2028\u2029\u2800")))
+  "Characters that are not seen, or that reorder others, as in a character set.
+They are those of the general category Cf, and those that a display may
+ignore.  Control characters are not among them: buffers show those.")
+
+(defconst qwen-companion-untrusted--seen
+  (concat "^" qwen-companion-untrusted--hidden)
+  "All other characters, as an argument of `skip-chars-forward'.")
+
+(defconst qwen-companion-untrusted--needed
+  (let ((letter "[\u0620-\u0DFF\u0F00-\u109F\u1780-\u18AF\u1A20-\u1BFF\uA840-\uA8FF\uA980-\uA9FF\uFB50-\uFDFF\uFE70-\uFEFC\U00011000-\U000114DF]")
+        (unspaced "[\u0E00-\u109F\u1780-\u17FF]")
+        (emoji "[©®‼⁉\u2122-\u27BF\u2900-\u2BFF\u3030\u303D\u3297\u3299\U0001F000-\U0001FAFF]"))
+    (concat letter "[\u200C\u200D]" letter
+            "\\|" unspaced "\u200B" unspaced
+            "\\|[\u1820-\u18AA][\u180B-\u180F]"
+            "\\|[\u3400-\u9FFF\uF900-\uFAFF\U00020000-\U0003FFFF][\uFE00-\uFE0D\U000E0100-\U000E01EF]"
+            "\\|" emoji "[\uFE0E\uFE0F]\\|[#*0-9]\uFE0F\u20E3"
+            "\\|\\(?:" emoji "\\|\uFE0F\\)\u200D" emoji
+            ;; The flags of England, Scotland and Wales.
+            "\\|\U0001F3F4\U000E0067\U000E0062\\(?:\U000E0065\U000E006E\U000E0067\\|\U000E0073\U000E0063\U000E0074\\|\U000E0077\U000E006C\U000E0073\\)\U000E007F"))
+  "Matches a hidden character with its neighbours where a text needs it.
+That is between letters of scripts that have joiners, like the Arabic and
+those of India, or no spaces; in variants of letters; and in emoji.")
+
+(defun qwen-companion-untrusted-next-hidden (&optional limit)
+  "Move behind the next hidden character before LIMIT, and return it, or nil.
+Skip those that the text needs, as between letters of Persian."
+  (let (hidden)
+    (while (and (not hidden)
+                (progn (skip-chars-forward qwen-companion-untrusted--seen limit)
+                       (< (point) (or limit (point-max)))))
+      (forward-char)
+      (unless (qwen-companion-untrusted--needed-p)
+        (setq hidden (char-before))))
+    hidden))
+
+(defun qwen-companion-untrusted--needed-p ()
+  "Return non-nil when the text needs the hidden character before point.
+Move to the end of a flag of which it is the first one."
+  (let ((end (point)))
+    (goto-char (max (point-min) (- end 2)))
+    (when (prog1 (looking-at-p qwen-companion-untrusted--needed)
+            (goto-char end))
+      (when (eq ?\U000E0067 (char-before))
+        (forward-char 5))
+      t)))
+
 ;;; In one line
 
 (defconst qwen-companion-untrusted--unseen
-  "[\u0000-\u001F\u007F-\u009F\u00AD\u061C\u200B-\u200F\u2028-\u202E\u2060-\u206F\uFEFF]"
+  (concat "[\u0000-\u001F\u007F-\u009F" qwen-companion-untrusted--hidden "]")
   "Matches invisible characters and those that reorder the text around them.")
 
 (defun qwen-companion-untrusted-text (text &optional lines)
   "Return TEXT without properties, with invisible characters written out.
+Those that the text needs stay, see `qwen-companion-untrusted-next-hidden'.
 With LINES non-nil, keep line ends and tabs as they are."
   (let ((text (substring-no-properties text)))
     (if (not (string-match-p qwen-companion-untrusted--unseen text))
         text
-      (replace-regexp-in-string
-       qwen-companion-untrusted--unseen
-       (lambda (unseen)
-         (pcase (aref unseen 0)
-           ((and (or ?\n ?\t) (guard lines)) unseen)
-           (?\n (propertize "\\n" 'face 'escape-glyph))
-           (character (propertize (format "\\u%04X" character)
-                                  'face 'escape-glyph))))
-       text t t))))
+      (with-temp-buffer
+        (save-excursion (insert text))
+        (save-match-data
+          (while (re-search-forward qwen-companion-untrusted--unseen nil t)
+            (let ((character (char-before)))
+              (unless (or (and lines (memq character '(?\n ?\t)))
+                          (qwen-companion-untrusted--needed-p))
+                (delete-char -1)
+                (insert (propertize (cond ((eq character ?\n) "\\n")
+                                          ((> character #xFFFF) (format "\\U%08X" character))
+                                          (t (format "\\u%04X" character)))
+                                    'face 'escape-glyph))))))
+        (buffer-string)))))
 
 (defun qwen-companion-untrusted-line (text)
   "Return TEXT like `qwen-companion-untrusted-text', with its lines as one."
@@ -163,7 +233,7 @@ at its start may take seconds, and the text could direct it."
         (insert text)
         (goto-char point)
         (setq buffer-undo-list undo)))
-    (qwen-companion-untrusted-show-bidi-controls)))
+    (qwen-companion-untrusted-show-hidden)))
 
 (defun qwen-companion-untrusted-major-mode (path)
   "Return the major mode that the name PATH alone chooses, or nil.
@@ -180,12 +250,8 @@ Only modes for text and programs: others act on the text they get."
                     '(prog-mode text-mode conf-mode))
            mode))))
 
-(defconst qwen-companion-untrusted--bidi-controls
-  '(#x61c #x200e #x200f (#x202a . #x202e) (#x2066 . #x2069))
-  "Characters that change the order of the characters around them.")
-
-(defconst qwen-companion-untrusted--bidi-limit 1000
-  "How many of these in a text are displayed by overlays.
+(defconst qwen-companion-untrusted--shown-limit 1000
+  "How many hidden characters of a text are displayed by overlays.
 A text with more of them is suspicious enough as it is.")
 
 (defun qwen-companion-untrusted-ascii-p ()
@@ -193,38 +259,66 @@ A text with more of them is suspicious enough as it is.")
 The time does not depend on the size."
   (= (buffer-size) (1- (position-bytes (1+ (buffer-size))))))
 
-(defun qwen-companion-untrusted-bidi-control ()
-  "Return the first character of the current buffer that reorders others, or nil."
-  (qwen-companion-buffers-widened
-    (unless (qwen-companion-untrusted-ascii-p)
-      (goto-char (point-min))
-      (skip-chars-forward "^\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069")
-      (char-after))))
-
-(defun qwen-companion-untrusted-show-bidi-controls ()
-  "Show characters that reorder the text as their codes, and reorder nothing.
-Otherwise a text could look like another one.  Call this again when the
-text has changed."
+(defun qwen-companion-untrusted-show-hidden (&optional start end)
+  "Show hidden characters from START to END as their codes; they reorder nothing.
+Without these, do so in the whole buffer.  Otherwise a text could look
+like another one.  Call this again when the text has changed."
   ;; For each of many brackets in a line, Emacs would look for its partner.
   (setq-local bidi-inhibit-bpa t)
-  (when (qwen-companion-untrusted-bidi-control)
-    (setq bidi-paragraph-direction 'left-to-right)
-    (setq-local glyphless-char-display (copy-sequence glyphless-char-display))
-    (dolist (range qwen-companion-untrusted--bidi-controls)
-      (set-char-table-range glyphless-char-display range 'hex-code))
-    ;; The display treats a replacement for a character as neutral.
-    (remove-overlays nil nil 'qwen-companion-untrusted t)
+  (unless (qwen-companion-untrusted-ascii-p)
+    (remove-overlays start end 'qwen-companion-untrusted t)
     (save-excursion
+      (goto-char (or start (point-min)))
+      (cl-loop repeat qwen-companion-untrusted--shown-limit
+               for hidden = (qwen-companion-untrusted-next-hidden end)
+               while hidden
+               do (unless (local-variable-p 'glyphless-char-display)
+                    (setq-local glyphless-char-display (copy-sequence glyphless-char-display)))
+               (aset glyphless-char-display hidden 'hex-code)
+               (unless start
+                 (setq bidi-paragraph-direction 'left-to-right))
+               ;; The display treats a replacement for a character as neutral,
+               ;; and joins it with no other.
+               (let ((overlay (make-overlay (1- (point)) (point) nil t)))
+                 (overlay-put overlay 'qwen-companion-untrusted t)
+                 (overlay-put overlay 'evaporate t)
+                 (overlay-put overlay 'display
+                              (propertize (format "%04X" hidden) 'face 'escape-glyph)))))))
+
+(defun qwen-companion-untrusted--hidden-lines (function)
+  "Call FUNCTION with each line of this buffer that has hidden characters.
+Point is before the first one of the line."
+  (unless (qwen-companion-untrusted-ascii-p)
+    (qwen-companion-buffers-widened
       (goto-char (point-min))
-      (cl-loop repeat qwen-companion-untrusted--bidi-limit
-               while (re-search-forward
-                      "[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]" nil t)
-               do (let ((overlay (make-overlay (1- (point)) (point) nil t)))
-                    (overlay-put overlay 'qwen-companion-untrusted t)
-                    (overlay-put overlay 'evaporate t)
-                    (overlay-put overlay 'display
-                                 (propertize (format "%04X" (char-before))
-                                             'face 'escape-glyph)))))))
+      (while (qwen-companion-untrusted-next-hidden)
+        (backward-char)
+        (funcall function (buffer-substring-no-properties (line-beginning-position)
+                                                          (line-end-position)))
+        (forward-line)))))
+
+(defun qwen-companion-untrusted-hidden-warning (before)
+  "Return a warning of hidden characters in the current buffer, or nil.
+Lines that are in the buffer BEFORE, too, do not count."
+  (let ((known (make-hash-table :test #'equal))
+        found)
+    (with-current-buffer before
+      (qwen-companion-untrusted--hidden-lines (lambda (line) (puthash line t known))))
+    (qwen-companion-untrusted--hidden-lines
+     (lambda (line)
+       (unless (gethash line known)
+         (cl-loop for hidden = (qwen-companion-untrusted-next-hidden (line-end-position))
+                  while hidden
+                  do (unless (assq hidden found)
+                       (push (list hidden 0 (line-number-at-pos nil t)) found))
+                  (cl-incf (cadr (assq hidden found)))))))
+    (when found
+      (concat "hidden characters: "
+              (mapconcat (pcase-lambda (`(,hidden ,count ,line))
+                           (format "U+%04X%s, line %d" hidden
+                                   (if (= count 1) "" (format " %d times" count)) line))
+                         (reverse (last found 3)) "; ")
+              (and (nthcdr 3 found) (format "; and %d others" (- (length found) 3)))))))
 
 (provide 'qwen-companion-untrusted)
 ;;; qwen-companion-untrusted.el ends here

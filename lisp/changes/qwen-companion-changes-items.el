@@ -738,7 +738,7 @@ Of very many files, some come in a moment."
              wanted
              (lambda ()
                (run-hooks 'qwen-companion-changes-items-drawn-hook)
-               (qwen-companion-untrusted-show-bidi-controls)))
+               (qwen-companion-untrusted-show-hidden)))
         (set-buffer-modified-p nil)
         (unless (equal marked (qwen-companion-changes-items--marked-text))
           (deactivate-mark)

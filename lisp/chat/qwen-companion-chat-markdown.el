@@ -349,7 +349,8 @@ Return the region as `jit-lock-functions' do."
                 (qwen-companion-chat-markdown--table-align from to)
                 (setq start (min start from)
                       end (max end to)))
-              (goto-char to)))))))
+              (goto-char to)))
+          (qwen-companion-untrusted-show-hidden start end)))))
   `(jit-lock-bounds ,start . ,end))
 
 (defun qwen-companion-chat-markdown--fontify-lines (from to voice)

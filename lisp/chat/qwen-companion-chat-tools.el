@@ -261,7 +261,7 @@ Emacs scans all of a line to display any part of it: the end of one of
     (insert text)
     (let ((broken (qwen-companion-chat-tools--break-lines)))
       (special-mode)
-      (qwen-companion-untrusted-show-bidi-controls)
+      (qwen-companion-untrusted-show-hidden)
       (when broken
         (setq-local header-line-format
                     (format " Lines are broken after %d characters; copied text has them whole"

@@ -91,7 +91,7 @@ there are none."
          (setq-local diff-font-lock-syntax nil
                      diff-font-lock-prettify nil)
          (font-lock-mode 1)))
-      (qwen-companion-untrusted-show-bidi-controls)
+      (qwen-companion-untrusted-show-hidden)
       (goto-char (point-min))
       (set-buffer-modified-p nil)
       (setq buffer-read-only t))

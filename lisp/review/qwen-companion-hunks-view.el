@@ -208,9 +208,9 @@ out, insert a button for these.  SOURCE is where the lines come from:
                     (point) 'qwen-companion-hunks-view-hunk nil (point-max)))))))
 
 (defun qwen-companion-hunks-view-finish ()
-  "Show characters that reorder text as codes, and show point in all windows.
+  "Show hidden characters as codes, and show point in all windows.
 To be called when the current buffer has been drawn."
-  (qwen-companion-untrusted-show-bidi-controls)
+  (qwen-companion-untrusted-show-hidden)
   (set-buffer-modified-p nil)
   (run-hooks 'qwen-companion-hunks-view-drawn-hook)
   (dolist (window (get-buffer-window-list nil nil t))

@@ -95,8 +95,9 @@ DISK-BUFFER holds the text on disk once the proposal is shown; for a
 plan that is of EARLIER, the last refused plan of the CLI, or nil.  UNSAVED
 is the buffer with the user's unsaved text of the file, or nil;
 UNSAVED-COPY holds a copy of that text while it is part of the review.
-NOTE is a warning for the header line, or nil.  BIDI is non-nil when the
-text had characters that reorder others.  STYLE is the front end, VIEW
+NOTE is a warning for the header line, or nil.  HIDDEN is (TICKS
+. WARNING), the warning of hidden characters when the texts had these
+ticks, or nil.  STYLE is the front end, VIEW
 is private to it.  DIFFERENCE is a `qwen-companion-hunks', kept while
 VIEW comes and goes.
 
@@ -112,7 +113,7 @@ the CLI has proposed it."
   (state 'pending) seen edited released reason mode
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
   stamp checked on-disk as-on-disk exact real warning lossy watch
-  disk-buffer earlier unsaved unsaved-copy note bidi style view difference
+  disk-buffer earlier unsaved unsaved-copy note hidden style view difference
   write base forecast)
 
 (defvar qwen-companion-proposal--open nil

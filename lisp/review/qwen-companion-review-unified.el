@@ -267,7 +267,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
      (qwen-companion-hunks-line-count (qwen-companion-hunks-old difference)))))
 
 (defun qwen-companion-review-unified--finish-drawing ()
-  "Finish drawing: update status, bidi display and window points."
+  "Finish drawing: update status, hidden characters and window points."
   (qwen-companion-review-unified--update-status)
   (qwen-companion-hunks-view-finish))
 

@@ -235,10 +235,7 @@ is that one: whoever accepts both gets the difference."
       (qwen-companion-review--note-writes proposal)
       (qwen-companion-review--watch-disk proposal))
     (setf (qwen-companion-proposal-lossy proposal)
-          (qwen-companion-review--loses-text-p proposal)
-          (qwen-companion-proposal-bidi proposal)
-          (with-current-buffer (qwen-companion-proposal-buffer proposal)
-            (qwen-companion-untrusted-bidi-control)))
+          (qwen-companion-review--loses-text-p proposal))
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (let ((modified (buffer-modified-p)))
         (qwen-companion-review--set-mode path)
@@ -275,13 +272,18 @@ names the file of another one."
      (qwen-companion-proposal-style proposal) proposal)
     (run-hooks 'qwen-companion-proposal-changed-hook)))
 
-(defun qwen-companion-review--bidi-warning (proposal)
-  "Return the warning that PROPOSAL has reordered text, or nil.
-Search only a text that had such characters when the review began."
-  (when-let* (((qwen-companion-proposal-bidi proposal))
-              (character (with-current-buffer (qwen-companion-proposal-buffer proposal)
-                           (qwen-companion-untrusted-bidi-control))))
-    (format "reordered text (U+%04X)" character)))
+(defun qwen-companion-review--hidden-warning (proposal)
+  "Return the warning of hidden characters in new lines of PROPOSAL, or nil.
+Search again when the text on disk has changed, and after an edit only
+when there was a warning."
+  (when-let* ((new (qwen-companion-proposal-buffer proposal))
+              (old (qwen-companion-proposal-disk-buffer proposal))
+              (ticks (cons (buffer-chars-modified-tick old) (buffer-chars-modified-tick new))))
+    (pcase-let ((`(,seen . ,warning) (qwen-companion-proposal-hidden proposal)))
+      (unless (if warning (equal ticks seen) (eql (car ticks) (car seen)))
+        (setq warning (with-current-buffer new (qwen-companion-untrusted-hidden-warning old)))
+        (setf (qwen-companion-proposal-hidden proposal) (cons ticks warning)))
+      warning)))
 
 ;;; What a review says
 
@@ -312,7 +314,7 @@ there is little room."
                  (qwen-companion-proposal-unwritten-before proposal)
                  (format "%s may fail to write your edits"
                          (qwen-companion-proposal-client proposal)))
-            (qwen-companion-review--bidi-warning proposal)))
+            (qwen-companion-review--hidden-warning proposal)))
      (mapcar
       (pcase-lambda (`(,command ,long ,short))
         (cons nil (and long
@@ -439,7 +441,7 @@ side has the text that is in the file now."
       (unless same
         (let ((inhibit-read-only t))
           (replace-buffer-contents source 0.1))
-        (qwen-companion-untrusted-show-bidi-controls)
+        (qwen-companion-untrusted-show-hidden)
         (set-buffer-modified-p nil))
       (pcase-let ((`(,kind ,side ,note . ,_)
                    (qwen-companion-review--change-on-disk proposal)))

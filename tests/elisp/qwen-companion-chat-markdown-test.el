@@ -345,6 +345,14 @@
       (qwen-companion-chat-markdown-test--find text)
       (should (eq direction (current-bidi-paragraph-direction))))))
 
+(ert-deftest qwen-companion-chat-markdown-test-hidden-characters-are-shown ()
+  "Also where a text comes in pieces; emoji are as they are."
+  (qwen-companion-chat-markdown-test-with "On\u200be \U000E0041 ⚠\ufe0f\u202e\n"
+    (cl-loop for (character . shown) in '((?\u200b . "200B") (?\U000E0041 . "E0041")
+                                          (?\ufe0f) (?\u202e . "202E"))
+             do (qwen-companion-chat-markdown-test--find (string character))
+             (should (equal shown (get-char-property (point) 'display))))))
+
 (ert-deftest qwen-companion-chat-markdown-test-long-items-go-on-behind-their-bullet ()
   (qwen-companion-chat-markdown-test-with "Text\n- item\n   12. nested\n> said\n"
     (pcase-dolist (`(,text . ,columns) '(("Text" . 0) ("item" . 2) ("nested" . 7) ("said" . 2)))

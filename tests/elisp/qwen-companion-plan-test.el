@@ -47,6 +47,14 @@ MORE are further keys and values of the payload."
     (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)
           (qwen-companion-test-text-in (plist-get payload :reason)))))
 
+(ert-deftest qwen-companion-plan-test-hidden-characters-are-shown ()
+  (qwen-companion-plan-test-with
+    (qwen-companion-plan-test--review "# Plan\n\nDo\u200bit\U000E0041.\n")
+    (should (string-match-p "hidden characters: U\\+200B, line 3; U\\+E0041, line 3"
+                            (qwen-companion-test-header)))
+    (search-forward "Do")
+    (should (equal "200B" (get-char-property (point) 'display)))))
+
 (ert-deftest qwen-companion-plan-test-approves-as-it-is-and-edited ()
   "The plan is the text of a buffer, which C-c C-c approves."
   (qwen-companion-plan-test-with

@@ -760,11 +760,84 @@ that of the unified review."
           ;; What is displayed in its place turns nothing around.
           (should (equal "202E" (get-char-property (1+ (cl-position ?\u202e (buffer-string)))
                                                    'display)))
-          (should (string-match-p "reordered text (U\\+202E)" (qwen-companion-test-header)))))
+          (should (string-match-p "hidden characters: U\\+202E, line 1; U\\+2066, line 1"
+                                  (qwen-companion-test-header)))))
       (with-current-buffer (qwen-companion-proposal-buffer odd)
         (erase-buffer)
         (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
       (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display) #x202e))))))
+
+(defconst qwen-companion-proposal-test--ignorable
+  '(#xAD #x34F #x61C (#x115F . #x1160) (#x17B4 . #x17B5) (#x180B . #x180F) (#x200B . #x200F)
+    (#x202A . #x202E) (#x2060 . #x206F) #x3164 (#xFE00 . #xFE0F) #xFEFF #xFFA0 (#xFFF0 . #xFFF8)
+    (#x1BCA0 . #x1BCA3) (#x1D173 . #x1D17A) (#xE0000 . #xE0FFF))
+  "The property Default_Ignorable_Code_Point of Unicode 15.")
+
+(defun qwen-companion-proposal-test--hidden-characters ()
+  "Return all characters that are not seen, by the tables of Unicode."
+  (let ((table (make-char-table 'qwen-companion-test)) characters)
+    (map-char-table (lambda (range category)
+                      (when (eq 'Cf category)
+                        (set-char-table-range table range t)))
+                    (unicode-property-table-internal 'general-category))
+    (dolist (range (append '(#x2028 #x2029 #x2800) qwen-companion-proposal-test--ignorable))
+      (set-char-table-range table range t))
+    (map-char-table (lambda (range _)
+                      (setq characters (append (if (consp range)
+                                                   (number-sequence (car range) (cdr range))
+                                                 (list range))
+                                               characters)))
+                    table)
+    characters))
+
+(ert-deftest qwen-companion-proposal-test-hidden-characters-are-shown ()
+  "Each is written out in names, and shown and warned of in added lines."
+  (let* ((characters (qwen-companion-proposal-test--hidden-characters))
+         (text (mapconcat (lambda (character) (string ?a character ?b)) characters "\n")))
+    (should (< 4200 (length characters)))
+    (dolist (character characters)
+      (let ((name (string ?a character ?b)))
+        (should (equal (format (if (> character #xFFFF) "a\\U%08Xb" "a\\u%04Xb") character)
+                       (qwen-companion-untrusted-text name)))
+        (with-temp-buffer
+          (insert name)
+          (qwen-companion-untrusted-show-hidden)
+          (should (equal (format "%04X" character) (get-char-property 2 'display)))
+          (should (equal (format "hidden characters: U+%04X, line 1" character)
+                         (with-temp-buffer
+                           (let ((before (current-buffer)))
+                             (with-temp-buffer
+                               (insert name)
+                               (qwen-companion-untrusted-hidden-warning before)))))))))
+    (qwen-companion-test-with-proposals `(("a.txt" ,(concat text "\n")))
+      ;; Lines of the file are not added.
+      (let ((proposal (qwen-companion-test-propose
+                       "a.txt" (concat "one\n" text "\nx\u200B\u200By\u200B\u2060\n"))))
+        (qwen-companion-proposal-test--prepare proposal)
+        (with-current-buffer (qwen-companion-proposal-buffer proposal)
+          (should (string-match-p
+                   (format "hidden characters: U\\+200B 3 times, line %d; U\\+2060, line %1$d"
+                           (+ 2 (length characters)))
+                   (qwen-companion-test-header))))))))
+
+(ert-deftest qwen-companion-proposal-test-hidden-characters-that-a-text-needs ()
+  "Emoji and scripts that have joiners are as they are, without a warning."
+  (dolist (text '("می\u200cخواهم" "क्\u200dष" "ක්\u200dර" "ភាសា\u200bខ្មែរ" "ᠠ\u180b" "葛\U000E0100"
+                  "⚠\ufe0f" "❤\ufe0f\u200d🔥" "👩🏽\u200d💻" "1\ufe0f\u20e3" "©\ufe0f"
+                  "🏴\U000E0067\U000E0062\U000E0065\U000E006E\U000E0067\U000E007F"))
+    (ert-info (text :prefix "Text: ")
+      (should (equal text (qwen-companion-untrusted-text text)))
+      (with-temp-buffer
+        (let ((before (current-buffer)))
+          (with-temp-buffer
+            (insert text)
+            (qwen-companion-untrusted-show-hidden)
+            (should-not (overlays-in (point-min) (point-max)))
+            (should-not (qwen-companion-untrusted-hidden-warning before)))))))
+  (dolist (text '("x\u200cy" "م\u200cx" "⚠\ufe0f\ufe0f" "👩\u200d\u200d💻" "1\ufe0f" "葛\U000E0100\U000E0101"
+                  "🏴\U000E0067\U000E0062\U000E0065\U000E006E\U000E007F" "\u200b" "م\u200c"))
+    (ert-info (text :prefix "Text: ")
+      (should-not (equal text (qwen-companion-untrusted-text text))))))
 
 (ert-deftest qwen-companion-proposal-test-a-mode-cannot-take-its-time-over-the-text ()
   "A mode starts in an empty buffer; long lines and long texts get no mode."

@@ -812,7 +812,7 @@ Its state for editing has the keys n and x, the motion state has k."
                                (buffer-string)))
       (should (eq 'left-to-right bidi-paragraph-direction))
       (should (eq 'hex-code (aref glyphless-char-display #x202e)))
-      (should (string-match-p "reordered text (U\\+202E)" (qwen-companion-test-header)))
+      (should (string-match-p "hidden characters: U\\+202E, line 5" (qwen-companion-test-header)))
       (should (equal "1 of 1 hunk kept" qwen-companion-review-unified--status))
       (set-frame-size (selected-frame) 200 40)
       (should (string-match-p "%%e\\\\n" (qwen-companion-test-header)))

@@ -28,10 +28,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Explicit bidirectional embeddings, overrides and isolates, which make a line read as something else; and the tag
 # characters, which spell out what nobody sees.  The marks U+200E, U+200F and U+061C are part of ordinary text.
 _DECEIVING = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-# For `reveal` whatever has no shape of its own, too.
+# For `reveal` whatever has no shape of its own, too: the general category Cf, the property
+# Default_Ignorable_Code_Point, line ends that no program shows and the blank of Braille; but not what makes a symbol an
+# emoji.
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
-    "\ufff9-\ufffb\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "|(?<![\u2122-\u27bf\u2900-\u2bff\U0001f000-\U0001faff])\ufe0f"
 )
 
 

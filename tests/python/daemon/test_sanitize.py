@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +41,18 @@ def test_text_is_fit_to_be_read(text: str, shown: str) -> None:
         ("rm -rf a\x1b[2K\rls", "rm -rf a[U+001B][2K[U+000D]ls"),
         ("cat a\u200bb \u202eexe\n\tc\r\nd", "cat a[U+200B]b [U+202E]exe\n\tc\nd"),
         ("a\ufeff\u2028b", "a[U+FEFF][U+2028]b"),
+        ("echo ⚠\ufe0f a\ufe0f", "echo ⚠\ufe0f a[U+FE0F]"),
     ],
 )
 def test_nothing_vanishes_from_what_is_to_be_approved(text: str, shown: str) -> None:
     assert reveal(text) == shown
+
+
+def test_every_character_without_a_shape_is_named() -> None:
+    ignorable = "\u034f\u115f\u1160\u17b4\u180b\u180f\u2065\u2800\u3164\ufe00\ufe0f\uffa0\ufff0\U000e0100\U000e0fff"
+    formats = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) == "Cf"]
+    for character in [*ignorable, *formats]:
+        assert reveal(f"a{character}b") == f"a[U+{ord(character):04X}]b"
 
 
 def test_lone_surrogate() -> None:
