@@ -167,7 +167,7 @@ Either way TEXT is in the history."
                     (qwen-companion-registry-open-p cli)
                     (not (string-prefix-p "/" text))
                     (not (and (qwen-companion-registry-failed-p cli)
-                              (y-or-n-p (format "The last prompt did not reach %s; paste this one? "
+                              (y-or-n-p (format "%s has not confirmed the last prompt; paste this one? "
                                                 name)))))))
       (qwen-companion-registry-send cli root text))
      ((not buffer)

@@ -129,11 +129,13 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
 ;;; Prompts
 
 (defconst qwen-companion-registry--outcomes
-  '((model . "at the model")
+  '((sent . "sent, no receipt yet")
+    (model . "at the model")
     (queued . "delivered, and comes after the turn or the question before it")
     (delivered . "delivered")
-    (held . "held there until you allow it in that CLI by /peers"))
-  "Outcomes of prompts that have arrived, in words: (STATUS . WORDS).")
+    (held . "held there until you allow it in that CLI by /peers")
+    (unanswered . "sent, but no receipt has come in 10 seconds; it may still arrive"))
+  "Outcomes of prompts that have been sent, in words: (STATUS . WORDS).")
 
 (defconst qwen-companion-registry--failures
   '((refused . "its settings take no prompts from other programs (agents.crossSessionInbound)")
@@ -141,14 +143,13 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
     (expired . "it was not allowed there in time, or the CLI has ended before it")
     (misaddressed . "it has another conversation by now")
     (dropped . "it takes no equal prompts one after the other, and not many at once")
-    (unanswered . "it does not answer")
     (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
     (gone . "it has ended")
     (too-long . "the prompt is longer than a million characters")
     (no-token . "there is no token for it any more; send it again to make one"))
   "Reasons why a prompt has not arrived: (STATUS . WORDS).")
 
-(defconst qwen-companion-registry--remembered 20
+(defconst qwen-companion-registry--remembered 1000
   "How many prompts are remembered for receipts that come late.")
 
 (defvar qwen-companion-registry--requests 0
@@ -157,7 +158,7 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
 (defvar qwen-companion-registry--sent nil
   "The last prompts that were sent, newest first.
 Each is (REQUEST CLI NAME ROOT TEXT . FAILED), with the ids of the request
-and the CLI; FAILED is non-nil if it has not arrived.")
+and the CLI; FAILED is non-nil if it has not arrived, as far as is known.")
 
 (defvar qwen-companion-registry-return-function (lambda (&rest _) "")
   "Function that takes a prompt back that has not arrived.
@@ -165,7 +166,7 @@ Its arguments are the root, the text and the id of the CLI; with nil for
 that, the prompt has arrived late.  It returns what to say of that.")
 
 (defun qwen-companion-registry-failed-p (cli)
-  "Return non-nil when the last prompt for the registered CLI has not arrived."
+  "Return non-nil when the registered CLI has not confirmed the last prompt."
   (nthcdr 5 (cl-find (qwen-companion-registered-id cli) qwen-companion-registry--sent
                      :key #'cadr :test #'equal)))
 
@@ -237,7 +238,7 @@ One that has not arrived goes to `qwen-companion-registry-return-function'."
     (pcase-let* ((`(,_ ,id ,name ,root ,text . ,failed) prompt)
                  (status (qwen-companion-registry-receipt-status payload))
                  (words (alist-get status qwen-companion-registry--outcomes)))
-      (setf (nthcdr 5 prompt) (not words))
+      (setf (nthcdr 5 prompt) (or (not words) (eq status 'unanswered)))
       (message
        "%s"
        (concat
@@ -248,8 +249,9 @@ One that has not arrived goes to `qwen-companion-registry-return-function'."
                       (qwen-companion-untrusted-text
                        (or (qwen-companion-registry-receipt-reason payload) "it failed")))))
         ;; One that is late may have been returned before.
-        (when (or failed (not words))
-          (funcall qwen-companion-registry-return-function root text (unless words id)))))))
+        (when (or failed (nthcdr 5 prompt))
+          (funcall qwen-companion-registry-return-function root text
+                   (when (nthcdr 5 prompt) id)))))))
   nil)
 
 (provide 'qwen-companion-registry)

@@ -83,8 +83,10 @@ CONTROLLER is what it tells of the token."
     (should (equal "site-7: at the model" (qwen-companion-registry-test--told 'model)))
     (should (string-match-p "comes after the turn" (qwen-companion-registry-test--told 'queued)))
     (should (string-match-p "/peers" (qwen-companion-registry-test--told 'held)))
-    (dolist (status '(refused denied expired misaddressed dropped unanswered closed gone
-                              too-long no-token))
+    (should (equal "site-7: sent, no receipt yet" (qwen-companion-registry-test--told 'sent)))
+    (should (string-match-p "\\`site-7: sent, but no receipt.*may still arrive"
+                            (qwen-companion-registry-test--told 'unanswered)))
+    (dolist (status '(refused denied expired misaddressed dropped closed gone too-long no-token))
       (should (string-match-p "\\`Not sent to site-7: " (qwen-companion-registry-test--told status))))
     (should (string-match-p "%s cannot be started" (qwen-companion-registry-test--told
                                                     'failed "%s cannot be started")))
@@ -92,6 +94,18 @@ CONTROLLER is what it tells of the token."
     ;; Of a prompt that is forgotten nothing can be said.
     (setq qwen-companion-registry--sent nil)
     (qwen-companion-registry-on-receipt '(:id 1 :status model))))
+
+(ert-deftest qwen-companion-registry-test-says-of-each-of-fifty-prompts-what-became-of-it ()
+  (qwen-companion-registry-test--with 'valid (list (qwen-companion-registry-test--cli "7"))
+    (dotimes (number 50)
+      (qwen-companion-prompts-send (qwen-companion-registry-cli "7") root (format "Do %d" number)))
+    (let ((requests (mapcar (lambda (sent) (plist-get sent :id))
+                            (qwen-companion-test-sent 'registry-prompt))))
+      (should (equal (mapconcat (lambda (_) "site-7: at the model") requests "\n")
+                     (qwen-companion-test-messages
+                       (dolist (request requests)
+                         (qwen-companion-registry-on-receipt
+                          (list :id request :status 'model)))))))))
 
 (ert-deftest qwen-companion-registry-test-a-prompt-that-has-not-arrived-comes-back ()
   "Sending it again takes one key, and a prompt begun meanwhile stays."
@@ -104,7 +118,7 @@ CONTROLLER is what it tells of the token."
       (qwen-companion-ask-submit)
       (should-not (eq window (selected-window)))
       (setq window (selected-window))
-      (should (string-match-p "does not answer\\.  It is in .*C-c C-c sends it again"
+      (should (string-match-p "may still arrive\\.  It is in .*C-c C-c sends it again"
                               (qwen-companion-registry-test--told 'unanswered)))
       (should (eq window (selected-window)))
       (with-selected-window (get-buffer-window prompt)
@@ -148,7 +162,7 @@ CONTROLLER is what it tells of the token."
               (qwen-companion-registry-test--told 'unanswered)
               (should-not asked)
               (send nil)
-              (should (equal '("The last prompt did not reach terminal; paste this one? ") asked))
+              (should (equal '("terminal has not confirmed the last prompt; paste this one? ") asked))
               (should (= 2 (length (qwen-companion-test-sent 'registry-prompt))))
               (should-not pasted)
               (qwen-companion-registry-test--told 'unanswered)

@@ -194,6 +194,7 @@ class RegistryFront:
         return transcript
 
     def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
+        self._messenger.confirm(awaited.request)
         has_ended = session.peer is not None and self._doors.prompted(session.peer.pid, awaited.text, time)
         self._tasks.start(self._journal.prompt_began, session, conversation, awaited.text, time, has_ended)
         if awaited.queued:

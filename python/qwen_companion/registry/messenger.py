@@ -27,20 +27,23 @@ from qwen_companion.json_objects import read_object
 from qwen_companion.registry.records import Record
 from qwen_companion.tasks import Tasks, contained
 
-ANSWER_S = 2.0
-"""How long a receipt is waited for, in seconds; it comes within 0.4 s."""
+SOON_S = 2.0
+"""After how many seconds without a receipt that is told; most come within 0.4 s, the first of a CLI after up to 3 s."""
+
+ANSWER_S = 10.0
+"""How long a receipt is waited for, in seconds."""
 
 MAX_FRAME = 1024 * 1024
 """The longest message that a CLI takes, in characters of its JSON."""
 
-DELIVERED, HELD = "delivered", "held"
+SENT, DELIVERED, HELD = "sent", "delivered", "held"
 UNANSWERED, CLOSED, TOO_LONG = "unanswered", "closed", "too-long"
 _STATUSES = frozenset((DELIVERED, HELD, "refused", "denied", "expired", "misaddressed", "dropped"))
 """What a receipt says; a later one may take back that a message was delivered or held."""
 
 _RECEIPT_S = 5.0
 _MAX_RECEIPT = 64 * 1024
-_MOST = 100
+_MOST = 1000
 """Of how many messages a late receipt is still understood."""
 
 
@@ -56,14 +59,15 @@ class _Sent:
 class Messenger:
     """See the top of this file.  All methods are for the event loop."""
 
-    def __init__(self, directory: str, late: Callable[[int, str], None]) -> None:
+    def __init__(self, directory: str, tell: Callable[[int, str], None]) -> None:
         """Take a private `directory` for the socket.
 
-        `late` is called with the number of a request and its status when a receipt comes after `send` has returned.
+        `tell` is called with the number of a request and its status when that is not what `send` returns: `SENT` when
+        a receipt is late, and what one says that comes after `send` has returned.
         """
         self.address = os.path.join(directory, "receipts.sock")
         self.serving = False
-        self._late = late
+        self._tell = tell
         self._sent: dict[str, _Sent] = {}
 
     async def open(self, tasks: Tasks) -> None:
@@ -114,9 +118,20 @@ class Messenger:
                 await _write(record, f"{auth}\n{frame}\n".encode("utf-8", "replace"))
             except (OSError, anyio.BrokenResourceError):
                 return CLOSED
-            await sent.answered.wait()
+            with anyio.move_on_after(SOON_S):
+                await sent.answered.wait()
+            if not sent.answered.is_set():
+                self._tell(request, SENT)
+                await sent.answered.wait()
         sent.returned = True
         return sent.status
+
+    def confirm(self, request: int) -> None:
+        """Note that the message of `request` has arrived, whether or not a receipt says so."""
+        for sent in self._sent.values():
+            if sent.request == request and not sent.answered.is_set():
+                sent.status = DELIVERED
+                sent.answered.set()
 
     async def _take(self, stream: SocketStream) -> None:
         """Take the receipt that comes over `stream`."""
@@ -136,7 +151,7 @@ class Messenger:
         sent.status = status
         sent.answered.set()
         if sent.returned:
-            self._late(sent.request, sent.status)
+            self._tell(sent.request, sent.status)
 
 
 async def _write(record: Record, data: bytes) -> None:

@@ -17,7 +17,7 @@ from qwen_companion.transcripts.recorded_sessions import parts_of
 from qwen_companion.transcripts.recording import Recording, time_of
 from qwen_companion.transcripts.usage import answer_of
 
-_MOST = 20
+_MOST = 1000
 """How many prompts are awaited at most."""
 
 

@@ -360,17 +360,49 @@ async def test_a_socket_that_never_answers_is_given_up(
     scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messenger, "ANSWER_S", 0.2)
+    monkeypatch.setattr(messenger, "SOON_S", 0.1)
     scene.cli.status = None
-    assert await scene.prompt("one", qwen) == "unanswered"
+    assert await scene.prompt("one", qwen) == "sent"
+    await scene.until(lambda: scene.statuses(1) == ["sent", "unanswered"])
     # Nor does a receipt count that does not show the secret of the message.
     scene.cli.status = "delivered"
     scene.cli.wrong_secret = True
-    assert await scene.prompt("two") == "unanswered"
+    assert await scene.prompt("two") == "sent"
+    await scene.until(lambda: scene.statuses(2) == ["sent", "unanswered"])
     scene.cli.wrong_secret = False
     await scene.cli.answer(scene.cli.got[0], "delivered")
-    await scene.until(lambda: scene.statuses(1) == ["unanswered", "delivered"])
+    await scene.until(lambda: scene.statuses(1) == ["sent", "unanswered", "delivered"])
     scene.cli.reach_model(scene.cli.got[0])
-    await scene.until(lambda: scene.statuses(1) == ["unanswered", "delivered", "model"])
+    await scene.until(lambda: scene.statuses(1) == ["sent", "unanswered", "delivered", "model"])
+
+
+@pytest.mark.parametrize("by_receipt", [True, False])
+async def test_one_that_arrives_late_is_not_said_to_be_lost(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, by_receipt: bool
+) -> None:
+    """The first prompt of a CLI does, by up to 3 s; the receipt may come after the model has got it."""
+    monkeypatch.setattr(messenger, "SOON_S", 0.05)
+    scene.cli.record("user", "typed in the terminal")
+    scene.cli.status = None
+    assert await scene.prompt("one", qwen) == "sent"
+    scene.cli.reach_model(scene.cli.got[0])
+    if by_receipt:
+        await scene.cli.answer(scene.cli.got[0], "delivered")
+    await scene.until(lambda: scene.statuses(1) == ["sent", "model"])
+
+
+async def test_each_of_many_prompts_at_once_is_told_of(
+    scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
+    scene.cli.record("user", "typed in the terminal")
+    assert await scene.prompt("first", qwen) == "queued"
+    for number in range(2, 202):
+        scene.front.take(RegistryPrompt(number, str(os.getpid()), SESSION, f"prompt {number}", ()))
+    await scene.until(lambda: all(scene.statuses(number) == ["queued"] for number in range(2, 202)))
+    for frame in scene.cli.got:
+        scene.cli.reach_model(frame)
+    await scene.until(lambda: all(scene.statuses(number)[-1:] == ["model"] for number in range(2, 202)))
 
 
 async def test_prompts_that_cannot_go_out(scene: Scene, qwen: tuple[str, ...], environ: dict[str, str]) -> None:
