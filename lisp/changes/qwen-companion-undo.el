@@ -188,7 +188,7 @@ and the files that were written."
               (and (memq result '(written unsaved conflict))
                    (append (and (or from (eq result 'written)) (list path))
                            (and from (list from))))))
-    ((file-error user-error)
+    (error
      (list (error-message-string err)))))
 
 (defun qwen-companion-undo--progress (count action)
@@ -293,8 +293,9 @@ this and leaves the rest."
               (lambda (directory)
                 (qwen-companion-undo--let-others-run)
                 (let* ((file-name-handler-alist nil)
-                       (true (file-truename directory)))
-                  (and (string-prefix-p root true)
+                       (true (ignore-errors (file-truename directory))))
+                  (and true
+                       (string-prefix-p root true)
                        (not (equal root true))
                        (qwen-companion-undo--empty-directory-p directory))))
               directories)
@@ -389,7 +390,7 @@ Signal an error, having changed nothing, if the file is to be left alone."
       (setq renamed t))
     (condition-case err
         (qwen-companion-undo--take-contents step renamed)
-      ((file-error user-error)
+      (error
        (when renamed
          (qwen-companion-undo--rename path from))
        (signal (car err) (cdr err))))))
@@ -558,42 +559,68 @@ A line feed in them is one in the text."
       'iso-latin-1-unix)))
 
 (defun qwen-companion-undo--write (path bytes &optional mode)
-  "Replace the file PATH by BYTES, atomically unless it has other names.
+  "Let the file PATH have BYTES; what else it has stays, other names too.
 A new one gets the permission bits MODE.  Directories that are missing
-are made, empty ones in its place are removed."
-  (let* ((file-name-handler-alist nil)
-         (coding-system-for-write 'no-conversion)
-         (write-region-annotate-functions nil)
-         (write-region-post-annotation-function nil)
-         (create-lockfiles nil)
-         (attributes (and (file-regular-p path) (file-attributes path)))
-         (temporary nil))
-    (qwen-companion-undo--make-room path)
-    (if (and attributes (> (file-attribute-link-number attributes) 1))
-        ;; All names of the file are to have the new text.
-        (write-region bytes nil path nil 'silent)
-      (unwind-protect
-          (progn
-            (setq temporary (make-temp-name
-                             (expand-file-name ".qwen-companion-"
-                                               (file-name-directory path))))
+are made, empty ones in its place are removed.  Whatever fails, the old
+bytes are in PATH, or else in the file that the error names."
+  (qwen-companion-undo--make-room path)
+  (let ((file-name-handler-alist nil)
+        (aside (make-temp-name (expand-file-name ".qwen-companion-"
+                                                 (file-name-directory path)))))
+    (qwen-companion-undo--put aside "" 'excl)
+    (unwind-protect
+        (cond
+         ((not (file-regular-p path))
+          (qwen-companion-undo--put aside bytes)
+          (set-file-modes aside (or mode (logand #o666 (default-file-modes))))
+          (rename-file aside path))
+         ((qwen-companion-undo--copy path aside)
+          (let ((modes (file-modes path)))
+            (qwen-companion-undo--put aside bytes)
+            ;; The system takes special bits from a file that is written.
+            (set-file-modes aside modes)
+            (rename-file aside path t)))
+         (t
+          (let ((modes (file-modes path)))
             (condition-case err
-                (with-file-modes #o600
-                  (write-region bytes nil temporary nil 'silent nil 'excl))
-              (file-already-exists
-               (setq temporary nil)
+                (qwen-companion-undo--put path bytes)
+              (file-error
+               (condition-case nil
+                   (copy-file aside path t)
+                 (file-error
+                  (user-error "It is cut off; its text is in %s" (cl-shiftf aside nil))))
                (signal (car err) (cdr err))))
-            (if attributes
-                (progn
-                  (set-file-modes temporary (logand #o777 (file-modes path)))
-                  (ignore-errors
-                    (set-file-extended-attributes
-                     temporary (file-extended-attributes path))))
-              (set-file-modes temporary (or mode (logand #o666 (default-file-modes)))))
-            (rename-file temporary path t)
-            (setq temporary nil))
-        (when temporary
-          (delete-file temporary))))))
+            (unless (= modes (file-modes path))
+              (set-file-modes path modes)))))
+      (when (and aside (file-exists-p aside))
+        (delete-file aside)))))
+
+(defun qwen-companion-undo--put (path bytes &optional exclusive)
+  "Write BYTES into the file PATH; with EXCLUSIVE, into a new one of nobody else."
+  (let ((coding-system-for-write 'no-conversion)
+        (write-region-annotate-functions nil)
+        (write-region-post-annotation-function nil)
+        (create-lockfiles nil))
+    (with-file-modes #o600
+      (write-region bytes nil path nil 'silent nil exclusive))))
+
+(defun qwen-companion-undo--copy (path aside)
+  "Copy the file PATH, with its owner and attributes, over the file ASIDE.
+Return non-nil when ASIDE can take its place: all is alike, and PATH has
+no other names.  Signal an error if that fails, or nothing that has the
+new bytes could have the special bits of PATH."
+  (with-temp-buffer
+    ;; Emacs itself copies no extended attributes on GNU/Linux.
+    (let ((default-directory "/"))
+      (unless (eql 0 (call-process "cp" nil t nil "-a" "--" path aside))
+        (signal 'file-error (last (split-string (string-trim (buffer-string)) ": "))))))
+  (let ((attributes (file-attributes path 'integer))
+        (copied (file-attributes aside 'integer)))
+    (unless (= (file-modes path) (file-modes aside))
+      (user-error "Only its owner can keep its set-user-ID and set-group-ID bits"))
+    (and (= 1 (file-attribute-link-number attributes))
+         (eql (file-attribute-user-id attributes) (file-attribute-user-id copied))
+         (eql (file-attribute-group-id attributes) (file-attribute-group-id copied)))))
 
 (defun qwen-companion-undo--reread (buffer path)
   "Let BUFFER, which has no unsaved text, have the contents of the file PATH."
@@ -610,7 +637,7 @@ Return non-nil if that has changed them."
     (when (and (integerp (qwen-companion-undo-step-base-mode step))
                (integerp (qwen-companion-undo-step-target-mode step))
                (file-regular-p path))
-      (let* ((now (logand #o777 (file-modes path)))
+      (let* ((now (file-modes path))
              (wanted (qwen-companion-undo--mode step now)))
         (unless (= wanted now)
           (set-file-modes path wanted)

@@ -89,15 +89,21 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
       (string-replace "\r\n" "\n" text)
     text))
 
+(defun qwen-companion-disk--attributes (path)
+  "Return the attributes of the file that PATH is or leads to, nil for none."
+  (let ((attributes (file-attributes path)))
+    ;; To look for links first takes as long as all of this.
+    (if (stringp (file-attribute-type attributes))
+        ;; A link may lead to itself.
+        (when-let* ((file (ignore-errors (file-chase-links path))))
+          (file-attributes file))
+      attributes)))
+
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, equal only while nobody writes it.
 The value is nil when it is not there."
-  (let* ((file-name-handler-alist nil)
-         (attributes (file-attributes path)))
-    ;; To look for links first takes as long as all of this.
-    (when (stringp (file-attribute-type attributes))
-      (setq attributes (file-attributes (file-chase-links path))))
-    (when attributes
+  (let ((file-name-handler-alist nil))
+    (when-let* ((attributes (qwen-companion-disk--attributes path)))
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)
@@ -129,10 +135,11 @@ Within `qwen-companion-disk-recent', one that has just been found holds."
 
 (defun qwen-companion-disk--truename (path)
   "Return the real name of the file PATH, which is absolute."
-  (if (file-symlink-p path)
-      (file-truename path)
-    (concat (qwen-companion-disk-true-directory (file-name-directory path))
-            (file-name-nondirectory path))))
+  (or (and (file-symlink-p path)
+           ;; A link that leads to itself has its own name.
+           (ignore-errors (file-truename path)))
+      (concat (qwen-companion-disk-true-directory (file-name-directory path))
+              (file-name-nondirectory path))))
 
 (defun qwen-companion-disk-buffers (path)
   "Return the buffers that visit the file PATH, by this or another name."
@@ -156,7 +163,7 @@ Within `qwen-companion-disk-recent', one that has just been found holds."
 
 (defun qwen-companion-disk-file-number (path)
   "Return inode and device of the file PATH, as in `buffer-file-number'."
-  (nthcdr 10 (file-attributes (file-chase-links path))))
+  (nthcdr 10 (qwen-companion-disk--attributes path)))
 
 (defun qwen-companion-disk-fresh-p (time)
   "Return non-nil when a file of the modification TIME may be being written.
@@ -182,11 +189,10 @@ It is one for which PREDICATE, if any, returns non-nil.  Of a file
 elsewhere, or its copy here, it is one by the usual name: TRAMP would
 have to look for others."
   (let ((name (qwen-companion-places-name path)))
-    (if (and (equal name path) (not (file-remote-p path)))
-        (find-buffer-visiting path predicate)
-      (when-let* ((buffer (get-file-buffer name)))
-        (and (or (null predicate) (funcall predicate buffer))
-             buffer)))))
+    (cl-find-if (or predicate #'always)
+                (delq nil (cons (get-file-buffer name)
+                                (and (equal name path) (not (file-remote-p path))
+                                     (qwen-companion-disk-buffers (expand-file-name path))))))))
 
 (defvar-local qwen-companion-disk-read-only-view nil
   "Non-nil when a view has made the current buffer read-only, for its keys.")
@@ -404,7 +410,7 @@ PLAIN is TEXT with LF line ends.  A long file need not be read then."
 (defun qwen-companion-disk--size (path)
   "Return the size of the file PATH in bytes, nil when it is not there."
   (let ((file-name-handler-alist nil))
-    (file-attribute-size (file-attributes (file-chase-links path)))))
+    (file-attribute-size (qwen-companion-disk--attributes path))))
 
 (defun qwen-companion-disk-bytes (path)
   "Return the bytes of the file PATH, a unibyte string, nil when there is none."

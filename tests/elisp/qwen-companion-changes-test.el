@@ -680,6 +680,54 @@ See `qwen-companion-changes-test--new'."
       (should (equal "nowhere" (file-symlink-p "dangling")))
       (should-not (file-symlink-p "renamed")))))
 
+(defun qwen-companion-changes-test--in-python (program)
+  "Run the text PROGRAM in Python and return its output."
+  (with-temp-buffer
+    (should (eql 0 (call-process "python3" nil t nil "-c" program)))
+    (buffer-string)))
+
+(ert-deftest qwen-companion-changes-test-what-a-file-has-beside-its-bytes-stays ()
+  "Owner, group, set-user-ID, extended attributes and other names, also in a buffer."
+  (skip-unless (zerop (user-uid)))
+  (dolist (visited '(nil t))
+    (dolist (linked '(nil t))
+      (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n"))
+        (when linked
+          (add-name-to-file "a.txt" "b.txt"))
+        (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n")))
+        (qwen-companion-changes-test--in-python
+         "import os; os.chown('a.txt', 54321, 54322); os.chmod('a.txt', 0o6755); os.setxattr('a.txt', 'user.note', b'mine')")
+        (when visited
+          (find-file-noselect "a.txt"))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-press-at "a.txt" "k")
+        (dolist (name (if linked '("a.txt" "b.txt") '("a.txt")))
+          (should (equal "1\n2\n3\n" (qwen-companion-changes-test-bytes name)))
+          (should (equal "54321 54322 0o6755 b'mine'\n"
+                         (qwen-companion-changes-test--in-python
+                          (format "import os; s = os.stat('%s'); print(s.st_uid, s.st_gid, oct(s.st_mode & 0o7777), os.getxattr('%s', 'user.note'))" name name)))))
+        (should-not (directory-files "." nil "\\`\\.qwen-companion-"))))))
+
+(ert-deftest qwen-companion-changes-test-a-full-disk-cuts-nothing-off ()
+  "A file with two names on a disk that has no room for its longer text keeps what it had."
+  (qwen-companion-changes-test-with nil
+    (make-directory "disk")
+    (skip-unless (eql 0 (call-process "mount" nil nil nil "-t" "tmpfs" "-o" "size=256k"
+                                      "tmpfs" (expand-file-name "disk"))))
+    (unwind-protect
+        (let ((long (make-string 100000 ?a)))
+          (qwen-companion-changes-test-write "disk/a.txt" (concat long "\n1\n2\n3\n"))
+          (add-name-to-file "disk/a.txt" "disk/b.txt")
+          (qwen-companion-changes-test-turn "one" '(("disk/a.txt" "1\n2\n3\n")))
+          (qwen-companion-changes-test-write "disk/a.txt" "1\n2\n3\nmine\n")
+          (qwen-companion-changes-test-write "disk/filling" (make-string 250000 ?x))
+          (qwen-companion-changes-test-open)
+          (qwen-companion-changes-test-goto "a.txt")
+          (qwen-companion-test-refused "No space left on device" (qwen-companion-test-press "k"))
+          (should (equal "1\n2\n3\nmine\n" (qwen-companion-changes-test-bytes "disk/b.txt")))
+          (should-not (directory-files "disk" nil "\\`\\.qwen-companion-")))
+      (call-process "umount" nil nil nil (expand-file-name "disk")))))
+
 ;;; A turn of many files
 
 (defun qwen-companion-changes-test--undo-turn (heading)
@@ -730,6 +778,40 @@ See `qwen-companion-changes-test--new'."
         (should (string-search (concat "Left alone: " reason) said))))
     (should (equal '("mine\n" "p\n" "q\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a/b" "q/p" "p/q"))))))
+
+(ert-deftest qwen-companion-changes-test-no-file-keeps-others-from-being-undone ()
+  "A link that leads to itself is deleted, and made again; one that fails is named."
+  (qwen-companion-changes-test-with-turn '(("a.txt" "a\n") ("b.txt" "b\n") ("z.txt" "z\n"))
+      '(("a.txt" "A\n") ("b.txt" "B\n") ("loop" "loop") ("z.txt" "Z\n"))
+    (delete-file "loop")
+    (make-symbolic-link "loop" "loop")
+    (make-directory "d")
+    (make-symbolic-link "e" "d/e")
+    (delete-file "b.txt")
+    (make-symbolic-link "b.txt" "b.txt")
+    (cl-letf* ((texts (symbol-function 'qwen-companion-changes-test--texts))
+               ((symbol-function 'qwen-companion-changes-test--texts)
+                (lambda (path &rest more)
+                  (if (string-suffix-p "loop" path)
+                      (list :before nil :after "loop" :before-mode nil :after-mode 'link)
+                    (apply texts path more)))))
+      (let ((said (qwen-companion-changes-test--undo-turn "Prompt of one")))
+        (should (string-search "Undone in 3 files; left alone: b.txt (It is a symbolic link now)" said)))
+      (should (equal '("a\n" "z\n") (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "z.txt"))))
+      (should-not (file-symlink-p "loop"))
+      (goto-char (qwen-companion-items-start '(group "one")))
+      (qwen-companion-test-answering t (qwen-companion-test-press "u"))
+      (should (equal "loop" (file-symlink-p "loop")))
+      ;; Whatever goes wrong with one.
+      (cl-letf* ((write (symbol-function 'qwen-companion-disk-bytes))
+                 ((symbol-function 'qwen-companion-disk-bytes)
+                  (lambda (path)
+                    (if (string-suffix-p "a.txt" path) (error "It is odd") (funcall write path)))))
+        (goto-char (qwen-companion-items-start '(group "one")))
+        (should (string-search "a.txt (It is odd)"
+                               (qwen-companion-test-answering t
+                                 (qwen-companion-test-messages (qwen-companion-test-press "k"))))))
+      (should (equal '("A\n" "z\n") (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "z.txt")))))))
 
 (ert-deftest qwen-companion-changes-test-deletes-the-directories-that-were-made ()
   "Only where their time of birth, here as a program of its own tells it, is known."
