@@ -124,7 +124,7 @@ its key, nil where there is none."
   id root session conversation client who source prompt start end undone-of
   undone-by notes cli usage rewound copy files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
-  path kind from binary added deleted seen seen-hunks mixed by)
+  path kind from binary added deleted seen seen-hunks mixed by mode link)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
   id error files texts spans origins runs turns prompts busy staged others root
   worktrees texts-file)

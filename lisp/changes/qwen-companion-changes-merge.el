@@ -57,9 +57,15 @@ With CHANGES, only these are wanted, of the only view."
     (qwen-companion-undo-confirm
      paths "merge"
      (and (cdr steps)
-          (format "Merge %d files of %s into %s" (length steps)
+          (format "Merge %s into %s: %s"
                   (or title (qwen-companion-untrusted-text name))
-                  (qwen-companion-untrusted-text (abbreviate-file-name main)))))
+                  (qwen-companion-untrusted-text (abbreviate-file-name main))
+                  (qwen-companion-changes-undo-words
+                   (mapcar (lambda (view)
+                             (qwen-companion-changes-items-shown-file
+                              group (qwen-companion-changes-file-path view)))
+                           (seq-filter #'qwen-companion-changes-merge--kept views))
+                   'merge))))
     (qwen-companion-changes-undo-report
      (qwen-companion-undo-run
       (qwen-companion-changes-merge--in-order steps)
@@ -88,9 +94,10 @@ Whoever has changed it, committed or not."
                 (qwen-companion-changed-file-path file) tree main))
              files)
      "merge"
-     (format "Merge %d file%s of %s into %s, as text; git merges its commits"
-             (length files) (if (cdr files) "s" "") (qwen-companion-untrusted-text name)
-             (qwen-companion-untrusted-text (abbreviate-file-name main))))
+     (format "Merge %s into %s (%s), as text; git merges its commits"
+             (qwen-companion-untrusted-text name)
+             (qwen-companion-untrusted-text (abbreviate-file-name main))
+             (qwen-companion-changes-undo-words files 'merge)))
     (qwen-companion-changes-undo-report
      (qwen-companion-undo-files
       part files (qwen-companion-turn-id turn) (format "From %s" name) 'merge

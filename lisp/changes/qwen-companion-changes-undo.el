@@ -146,7 +146,7 @@ PATH nil means all files of GROUP."
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
           (format "%s %s: %s" (if undo "Undo" "Bring back")
                   (qwen-companion-changes-undo-title group)
-                  (qwen-companion-changes-undo-words files undo))))
+                  (qwen-companion-changes-undo-words files (if undo 'undo 'bring-back)))))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-items-group-part group) files
                     (qwen-companion-changes-undo-turn-of group paths)
@@ -188,28 +188,52 @@ PATH nil means all files of GROUP."
                    (qwen-companion-changes-items-time (qwen-companion-turn-start turn))))
           (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
 
-(defun qwen-companion-changes-undo-words (files undo)
-  "Return in words what becomes of FILES when they are undone, or restored.
-UNDO is nil for the latter."
-  (let ((parts nil))
-    (pcase-dolist (`(,verb . ,kinds)
-                   (if undo
-                       '(("change back" modified mode) ("delete" added)
-                         ("make again" deleted) ("rename back" renamed))
-                     '(("change again" modified mode) ("make again" added)
-                       ("delete" deleted) ("rename again" renamed))))
-      (when-let* ((these (cl-remove-if-not
-                          (lambda (file)
-                            (memq (qwen-companion-changed-file-kind file) kinds))
-                          files)))
-        (push (format "%s %s" verb
-                      (if (cdr these)
-                          (format "%d files" (length these))
-                        (file-name-nondirectory
-                         (qwen-companion-untrusted-path
-                          (qwen-companion-changed-file-path (car these))))))
-              parts)))
+(defun qwen-companion-changes-undo-words (files action)
+  "Return in words what becomes of FILES by ACTION.
+ACTION is as in `qwen-companion-undo-run'.  All that is more than a change
+of text is said by name."
+  (pcase-let*
+      ((`(,change ,make ,rename)
+        (pcase-exhaustive action
+          ('undo '("change back" "make again" "rename back"))
+          ('bring-back '("change again" "make again" "rename again"))
+          ('merge '("change" "make" "rename"))))
+       (made (if (eq action 'undo) 'deleted 'added))
+       (parts nil))
+    (cl-flet ((say (verb most test)
+                (when-let* ((these (cl-remove-if-not test files)))
+                  (push (format "%s %s" verb (qwen-companion-changes-undo--names these most))
+                        parts)))
+              (of (kind)
+                (lambda (file) (eq kind (qwen-companion-changed-file-kind file)))))
+      (say change 1 (lambda (file)
+                      (and (eq 'modified (qwen-companion-changed-file-kind file))
+                           (not (qwen-companion-changed-file-link file)))))
+      (say (concat change " the link") 10
+           (lambda (file)
+             (and (eq 'modified (qwen-companion-changed-file-kind file))
+                  (qwen-companion-changed-file-link file))))
+      (say (concat change " the mode of") 10
+           (lambda (file)
+             (or (qwen-companion-changed-file-mode file)
+                 (eq 'mode (qwen-companion-changed-file-kind file)))))
+      (say "delete" 10 (of (if (eq made 'deleted) 'added 'deleted)))
+      (say make 10 (of made))
+      (say rename 10 (of 'renamed)))
     (string-join (nreverse parts) ", ")))
+
+(defun qwen-companion-changes-undo--names (files most)
+  "Return the names of FILES, of MOST at most; for 1, how many if there are more."
+  (let ((names (mapcar (lambda (file)
+                         (file-name-nondirectory
+                          (qwen-companion-untrusted-path
+                           (qwen-companion-changed-file-path file))))
+                       (seq-take files most))))
+    (cond ((length= files 1) (car names))
+          ((= most 1) (format "%d files" (length files)))
+          ((length> files most)
+           (format "%s and %d more" (string-join names ", ") (- (length files) most)))
+          (t (concat (string-join (butlast names) ", ") " and " (car (last names)))))))
 
 (defun qwen-companion-changes-undo-step (group path)
   "Return the step to undo PATH of GROUP."

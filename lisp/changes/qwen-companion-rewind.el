@@ -215,7 +215,7 @@ returns it, nil where the conversation is to stay."
                    (format "undo %d turn%s (%s), your own edits stay"
                            (length turns) (if (cdr turns) "s" "")
                            (qwen-companion-changes-undo-words
-                            (qwen-companion-rewind--first-kinds files) t)))
+                            (qwen-companion-rewind--first-kinds files) 'undo)))
                   ((eq part 'conversation) "the files stay")
                   (t "no file has changes to undo"))
             (and notes

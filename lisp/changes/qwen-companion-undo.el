@@ -11,11 +11,12 @@
 ;; was before.  So later edits of the user stay.  To bring a change
 ;; back is the same with base and "theirs" exchanged.
 ;;
-;; Where a buffer visits the file, the buffer is changed, as one undo step;
-;; it is saved if it was saved before.  Other files are merged byte for byte:
-;; each byte counts as a character, and lines end at a line feed, so that
-;; neither encoding nor line ends matter.  A conflict is marked in a buffer,
-;; and nothing is written until it is resolved.
+;; Files are merged byte for byte: each byte counts as a character, and lines
+;; end at a line feed, so that neither encoding nor line ends matter.  A buffer
+;; that visits the file follows it, and no hook of saving runs.  Where it has
+;; unsaved text, that is changed instead, as one undo step, and the file is
+;; left alone.  A conflict is marked in a buffer, and nothing is written until
+;; it is resolved.
 ;;
 ;; Whatever is done, each file is then as it was before, with the user's own
 ;; edits, or it is as it is now.  What goes, goes first, so that a directory
@@ -497,23 +498,15 @@ was not there before."
     (when (and bytes (not (file-writable-p path)))
       (user-error "It is read-only on disk"))
     (cond
-     ((equal bytes target)
-      (if (and buffer (buffer-modified-p buffer)
-               (not (qwen-companion-undo-step-binary step)))
-          (qwen-companion-undo--change-buffer step buffer)
-        'same))
-     ((and buffer bytes (not (qwen-companion-undo-step-binary step)))
+     ((and buffer bytes (buffer-modified-p buffer)
+           (not (qwen-companion-undo-step-binary step)))
       (qwen-companion-undo--change-buffer step buffer))
+     ((equal bytes target) 'same)
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((equal bytes (qwen-companion-undo-step-base step))
-      ;; The journal has all that is in it, so a crash of the machine loses
-      ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
-      (let ((write-region-inhibit-fsync t))
-        (qwen-companion-undo--write path target
-                                    (qwen-companion-undo-step-target-mode step)))
-      (when buffer
-        (qwen-companion-undo--reread buffer path))
+      (qwen-companion-undo--replace path bytes target
+                                    (qwen-companion-undo-step-target-mode step))
       'written)
      ((null bytes)
       (user-error "It is not there any more"))
@@ -537,15 +530,30 @@ Return the outcome, as in `qwen-companion-undo-run'."
         (qwen-companion-undo--change-buffer
          step (let ((enable-local-variables :safe))
                 (find-file-noselect path t)))
-      (let ((text (or (qwen-companion-merge-result-text merged) theirs)))
-        (unless (equal bytes (qwen-companion-undo--bytes path))
-          (user-error "It has just changed on disk; try again in a moment"))
-        (if (file-remote-p path)
-            (qwen-companion-undo--write-far
-             path bytes (encode-coding-string text coding t)
-             (cdr (qwen-companion-undo--far-file path)))
-          (qwen-companion-undo--write path (encode-coding-string text coding t)))
-        'written))))
+      (qwen-companion-undo--replace
+       path bytes
+       (encode-coding-string (or (qwen-companion-merge-result-text merged) theirs) coding t))
+      'written)))
+
+(defun qwen-companion-undo--replace (path expected bytes &optional mode)
+  "Replace EXPECTED, the bytes of the file PATH, by BYTES.
+Each of both is nil where there is no file, or is to be none.  A buffer
+that visits it follows.  MODE is as in `qwen-companion-undo--write'."
+  (let* ((found (and (file-remote-p path) (qwen-companion-undo--far-file path)))
+         (buffer (if (file-remote-p path)
+                     ;; Another name would be asked for over the line.
+                     (get-file-buffer path)
+                   (qwen-companion-disk-buffer path))))
+    (if (file-remote-p path)
+        (qwen-companion-undo--write-far path expected bytes (or mode (cdr found)))
+      (unless (equal expected (qwen-companion-undo--bytes path))
+        (user-error "It has just changed on disk; try again in a moment"))
+      ;; The journal has all that is in it, so a crash of the machine loses
+      ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
+      (let ((write-region-inhibit-fsync t))
+        (qwen-companion-undo--write path bytes mode)))
+    (when buffer
+      (qwen-companion-undo--reread buffer path))))
 
 (defun qwen-companion-undo-lossless-coding (bytes)
   "Return a coding system by which BYTES can be decoded and encoded again.
@@ -696,7 +704,7 @@ Signal a `user-error' if something else is in its place now."
 
 (defun qwen-companion-undo--change-buffer (step buffer)
   "Merge the change of STEP into BUFFER, which visits its file.
-Save it if it had no unsaved text.  Return the outcome, as in
+If it has no unsaved text, write it.  Return the outcome, as in
 `qwen-companion-undo-run'."
   (with-current-buffer (or (buffer-base-buffer buffer) buffer)
     (when (qwen-companion-conflicts-p)
@@ -706,30 +714,60 @@ Save it if it had no unsaved text.  Return the outcome, as in
       (if (buffer-modified-p)
           (user-error "%s has unsaved text, and its file has changed too" (buffer-name))
         (revert-buffer t t t)))
-    (let* ((modified (buffer-modified-p))
-           (coding (or buffer-file-coding-system 'utf-8-unix))
-           (decode (lambda (bytes)
-                     (decode-coding-string (or bytes "") coding)))
-           (mine (qwen-companion-disk-text (current-buffer) "\n"))
-           (base (funcall decode (qwen-companion-undo-step-base step)))
-           (theirs (funcall decode (qwen-companion-undo-step-target step)))
-           (merged (qwen-companion-undo--merge
-                    (unless (equal base mine) base) (current-buffer) theirs
-                    (qwen-companion-undo-step-labels step)))
-           (conflicts (qwen-companion-merge-result-conflicts merged)))
-      (cond
-       ((zerop (length (qwen-companion-merge-result-edits merged)))
-        'same)
-       (t
+    (pcase-let*
+        ((modified (buffer-modified-p))
+         (mine (qwen-companion-disk-text (current-buffer) "\n"))
+         (`(,base . ,base-coding)
+          (qwen-companion-undo--decode (qwen-companion-undo-step-base step)))
+         (`(,theirs . ,coding)
+          (qwen-companion-undo--decode (qwen-companion-undo-step-target step)))
+         (merged (qwen-companion-undo--merge
+                  (unless (equal base mine) base) (current-buffer) theirs
+                  (qwen-companion-undo-step-labels step)))
+         (recoded (and (not (eq coding base-coding))
+                       ;; Nobody has chosen another since.
+                       (eq buffer-file-coding-system
+                           (qwen-companion-disk-fitting-coding base-coding)))))
+      (if (and (zerop (length (qwen-companion-merge-result-edits merged)))
+               (not recoded))
+          'same
         (qwen-companion-merge-apply merged theirs)
+        (when recoded
+          (qwen-companion-disk-adopt-coding coding))
         (cond
-         ((> conflicts 0)
+         ((> (qwen-companion-merge-result-conflicts merged) 0)
           (qwen-companion-conflicts-begin nil nil nil)
           'conflict)
-         (modified 'unsaved)
-         (t
-          (qwen-companion-disk-save)
-          'written)))))))
+         ((or modified (not (qwen-companion-undo--write-buffer))) 'unsaved)
+         (t 'written))))))
+
+(defun qwen-companion-undo--write-buffer ()
+  "Write the current buffer to its file, without what is run when it is saved.
+Return non-nil if its coding system has all its characters."
+  (let ((text (qwen-companion-disk-text (current-buffer) "\n"))
+        (path buffer-file-name))
+    (unless (unencodable-char-position 0 (length text) buffer-file-coding-system nil text)
+      (set-buffer-modified-p nil)
+      (condition-case err
+          (qwen-companion-undo--replace
+           path (qwen-companion-undo--bytes path)
+           (encode-coding-string text buffer-file-coding-system))
+        (error
+         (set-buffer-modified-p t)
+         (signal (car err) (cdr err))))
+      t)))
+
+(defun qwen-companion-undo--decode (bytes)
+  "Return (TEXT . CODING): BYTES as if the current buffer had just read them.
+BYTES are a unibyte string, or nil for none."
+  (let ((coding-system-for-read (qwen-companion-disk-named-coding buffer-file-name))
+        (path buffer-file-name))
+    (with-temp-buffer
+      (let ((inhibit-null-byte-detection t)
+            (last-coding-system-used nil))
+        (insert (string-to-multibyte (or bytes "")))
+        (decode-coding-inserted-region (point-min) (point-max) path)
+        (cons (buffer-string) last-coding-system-used)))))
 
 (defun qwen-companion-undo--merge (base mine theirs labels)
   "Return the merge of THEIRS, a string, into MINE, with LABELS.
@@ -767,11 +805,9 @@ made."
          ;; By its name alone: another one would be asked for over the line.
          (buffer (get-file-buffer (or from path))))
     (cond
-     ((and (equal bytes target) (not from) (equal mode (cdr found))
-           (not (and buffer (buffer-modified-p buffer))))
-      'same)
-     ((and buffer bytes target is-text (not from))
+     ((and buffer bytes target is-text (not from) (buffer-modified-p buffer))
       (qwen-companion-undo--change-buffer step buffer))
+     ((and (equal bytes target) (not from) (equal mode (cdr found))) 'same)
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((or (equal bytes base) (equal bytes target))

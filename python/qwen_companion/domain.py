@@ -494,7 +494,8 @@ class ChangedFile:
     `kind` is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  `added` and `deleted`
     count lines; a `binary` file has none.  `seen`: the user has marked this change as seen, or only the hunks
     `seen_hunks`, which are keys of Emacs.  `mixed`: edits of the user could not be told from the agent's.  `writers`
-    are pairs of a tool and of the subagent that used it, None for none.
+    are pairs of a tool and of the subagent that used it, None for none.  `mode`: its permission bits changed, perhaps
+    beside its bytes; `link`: it was or is a symbolic link.
     """
 
     path: str
@@ -507,6 +508,8 @@ class ChangedFile:
     seen_hunks: tuple[str, ...] = ()
     mixed: bool = False
     writers: Annotated[tuple[tuple[str, str | None], ...], Key("by")] = ()
+    mode: bool = False
+    link: bool = False
 
 
 @frozen

@@ -246,7 +246,7 @@ def bring_home(stage: Stage, tree: Path, name: str) -> None:
     stage.screen.wait_for(re.compile(rf"{name} +worktree-{name} .* 2 +\+0 -0 "))
     at_worktree(stage, f"worktree-{name}")
     stage.screen.keys("m")
-    stage.screen.wait_for(re.compile(rf"Merge 2 files of {name} into .*\(y or n\)", re.DOTALL))
+    stage.screen.wait_for(re.compile(rf"Merge {name} into .*\(change 2 files\).*\(y or n\)", re.DOTALL))
     stage.screen.keys("y")
     base = {"greeting.py": GREETING, "notes.txt": NOTES}
     expected = {file: merged(stage, text, base[file], (tree / file).read_text()) for file, text in mine.items()}

@@ -280,6 +280,115 @@ See `qwen-companion-changes-test--new'."
         (qwen-companion-test-press "u")
         (should (equal "x\nB\n" (qwen-companion-changes-test-bytes path)))))))
 
+(defconst qwen-companion-changes-test--forms
+  '(("utf-8" utf-8-unix) ("cr lf" utf-8-dos) ("cr" utf-8-mac) ("bom" utf-8-with-signature-unix)
+    ("bom and cr lf" utf-8-with-signature-dos) ("utf-16" utf-16le-with-signature-unix)
+    ("utf-16 and cr lf" utf-16be-with-signature-dos) ("latin-1" iso-latin-1-unix))
+  "Names of forms of a text, and the coding system of each.")
+
+(defun qwen-companion-changes-test--in-form (form text)
+  "Return the bytes of TEXT in FORM."
+  (encode-coding-string text (cadr (assoc form qwen-companion-changes-test--forms)) t))
+
+(defun qwen-companion-changes-test--change-form (old new function)
+  "Call FUNCTION where a visited file in the form OLD has become one in NEW.
+It gets the buffer, and the bytes before and after that."
+  (qwen-companion-changes-test-with nil
+    (let ((before (qwen-companion-changes-test--in-form old "für\n2\n3\n4\n5\n"))
+          (after (qwen-companion-changes-test--in-form new "für\n2\n3\n4\nV\n")))
+      (qwen-companion-changes-test-write "a.txt" after)
+      (qwen-companion-changes-test-turn "one" nil)
+      (qwen-companion-changes-test-told 0 `(("a.txt" ,before ,after)))
+      (let ((buffer (find-file-noselect "a.txt")))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-goto "a.txt")
+        (funcall function buffer before after)))))
+
+(ert-deftest qwen-companion-changes-test-undoes-other-forms-of-a-visited-text ()
+  "Encoding, mark and line ends are of each side, and no hook of the user's runs."
+  (let ((before-save-hook (list (lambda () (ert-fail "Ran a hook of the user's"))))
+        (forms (mapcar #'car qwen-companion-changes-test--forms)))
+    (dolist (old forms)
+      (dolist (new forms)
+        (unless (member "cr" (list old new))
+          (ert-info ((format "%s to %s" old new))
+            (qwen-companion-changes-test--change-form
+             old new
+             (lambda (buffer before after)
+               (qwen-companion-test-press "k")
+               (should (equal before (qwen-companion-changes-test-bytes "a.txt")))
+               (with-current-buffer buffer
+                 (should-not (buffer-modified-p))
+                 (should (equal "für\n2\n3\n4\n5\n" (buffer-string))))
+               (qwen-companion-test-press "u")
+               (should (equal after (qwen-companion-changes-test-bytes "a.txt")))))
+            ;; With unsaved text: as it is saved.
+            (qwen-companion-changes-test--change-form
+             old new
+             (lambda (buffer _before after)
+               (with-current-buffer buffer
+                 (goto-char (point-min))
+                 (forward-line 1)
+                 (insert "mine\n"))
+               (qwen-companion-test-press "k")
+               (should (equal after (qwen-companion-changes-test-bytes "a.txt")))
+               (with-current-buffer buffer
+                 (should (buffer-modified-p))
+                 (should (equal "für\nmine\n2\n3\n4\n5\n" (buffer-string)))
+                 (let ((before-save-hook nil))
+                   (save-buffer)))
+               (should (equal (qwen-companion-changes-test--in-form
+                               old "für\nmine\n2\n3\n4\n5\n")
+                              (qwen-companion-changes-test-bytes "a.txt")))))))))))
+
+(ert-deftest qwen-companion-changes-test-line-ends-alone ()
+  "What has only other line ends is undone too, in the buffer and beside unsaved text."
+  (dolist (unsaved '(nil t))
+    (qwen-companion-changes-test-with nil
+      (qwen-companion-changes-test-write "a.txt" "a\r\nb\r\n")
+      (qwen-companion-changes-test-turn "one" nil)
+      (qwen-companion-changes-test-told 0 `(("a.txt" "a\nb\n" "a\r\nb\r\n")))
+      (with-current-buffer (find-file-noselect "a.txt")
+        (when unsaved
+          (insert "mine\n"))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-press-at "a.txt" "k"))
+      (when unsaved
+        (with-current-buffer (find-file-noselect "a.txt")
+          (should (buffer-modified-p))
+          (save-buffer)))
+      (should (equal (if unsaved "mine\na\nb\n" "a\nb\n")
+                     (qwen-companion-changes-test-bytes "a.txt"))))))
+
+(ert-deftest qwen-companion-changes-test-line-ends-of-the-user ()
+  "Where the user has given all lines another end since, the change is still undone."
+  (dolist (visited '(nil t))
+    (let ((before-save-hook (list (lambda () (ert-fail "Ran a hook of the user's")))))
+      (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n"))
+        (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n3\n")))
+        (qwen-companion-changes-test-write "a.txt" "1\r\nX\r\n3\r\n4\r\n")
+        (when visited
+          (find-file-noselect "a.txt"))
+        (qwen-companion-changes-test-open)
+        (qwen-companion-changes-test-press-at "a.txt" "k")
+        (should (equal "1\r\n2\r\n3\r\n4\r\n" (qwen-companion-changes-test-bytes "a.txt")))
+        (should-not (buffer-modified-p (find-file-noselect "a.txt")))))))
+
+(ert-deftest qwen-companion-changes-test-a-formatter-writes-nothing-in-an-undo ()
+  "Where the buffer has no unsaved text, the file gets what is undone and no more."
+  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n4\n5  \n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "X\n2\n3\n4\n5  \n")))
+    (qwen-companion-changes-test-write "a.txt" "X\n2\n3\nfour  \n5  \n")
+    (with-current-buffer (find-file-noselect "a.txt")
+      (add-hook 'before-save-hook #'delete-trailing-whitespace nil t)
+      (setq-local write-contents-functions (list #'delete-trailing-whitespace)))
+    (qwen-companion-changes-test-open)
+    (qwen-companion-changes-test-press-at "a.txt" "k")
+    (should (equal "1\n2\n3\nfour  \n5  \n" (qwen-companion-changes-test-bytes "a.txt")))
+    (with-current-buffer (find-file-noselect "a.txt")
+      (should-not (buffer-modified-p))
+      (should (equal "1\n2\n3\nfour  \n5  \n" (buffer-string))))))
+
 (ert-deftest qwen-companion-changes-test-merges-bytes ()
   "A file with CR LF in Latin-1 that nobody visits keeps them in a merge."
   (qwen-companion-changes-test-with nil
@@ -327,6 +436,24 @@ See `qwen-companion-changes-test--new'."
         (should (equal '("1\nX\n3\n" "m\n" nil nil "o\n")
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))))))
+
+(ert-deftest qwen-companion-changes-test-names-what-is-more-than-text ()
+  "Files that are deleted, made or renamed, modes and links; of very many the first."
+  (cl-flet ((file (name kind &rest more)
+              (append more (list :path (concat "/p/" name) :kind kind))))
+    (should (equal "change back 2 files, change back the link l, change back the mode of b and run, delete new, make again x, y and z"
+                   (qwen-companion-changes-undo-words
+                    (list (file "a" 'modified) (file "b" 'modified :mode t)
+                          (file "l" 'modified :link t) (file "run" 'mode :mode t)
+                          (file "new" 'added) (file "x" 'deleted) (file "y" 'deleted)
+                          (file "z" 'deleted))
+                    'undo)))
+    (should (equal "delete old, make 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more"
+                   (qwen-companion-changes-undo-words
+                    (cons (file "old" 'deleted)
+                          (mapcar (lambda (number) (file (number-to-string number) 'added))
+                                  (number-sequence 1 12)))
+                    'merge)))))
 
 (ert-deftest qwen-companion-changes-test-undoes-one-turn-of-several ()
   "The turns before and after it and the user's edits stay."

@@ -297,4 +297,6 @@ def changed_file(net: Net, names: Names) -> ChangedFile:
         deleted=deleted,
         mixed=net.mixed,
         writers=tuple((tool, agent or None) for tool, agent in net.writers),
+        mode=net.has_other_mode,
+        link=net.has_link,
     )

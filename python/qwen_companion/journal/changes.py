@@ -54,6 +54,18 @@ class Net:
             return "modified"
         return "mode" if self.before.version.mode != self.after.version.mode else None
 
+    @property
+    def has_link(self) -> bool:
+        """Return whether it was or is a symbolic link."""
+        return any(side is not None and side.version.mode == LINK for side in (self.before, self.after))
+
+    @property
+    def has_other_mode(self) -> bool:
+        """Return whether the permission bits of a file have changed."""
+        if self.before is None or self.after is None or self.has_link:
+            return False
+        return self.before.version.mode != self.after.version.mode
+
 
 class MissingTextError(Exception):
     """The bytes of a version are not there any more."""

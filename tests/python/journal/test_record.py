@@ -70,7 +70,8 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
         project.write(name, texts[name] + b"more\0" + texts[name])
     (project.root / "old name").rename(project.root / "new name")
     shutil.rmtree(project.root / "d")
-    (project.root / "run").chmod(0o755)
+    for name in ("run", "latin"):
+        (project.root / name).chmod(0o755)
     (project.root / "link").unlink()
     (project.root / "link").symlink_to("bom")
     project.write("made/here", b"new\n")
@@ -95,6 +96,8 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
     assert project.after("latin", turn) == (project.root / "latin").read_bytes()
     assert project.files(turn)["latin"].writers == ((SHELL, None),)
     assert project.files(turn)["png"].binary
+    assert {name for name, file in project.files(turn).items() if file.mode} == {"run", "latin"}
+    assert {name for name, file in project.files(turn).items() if file.link} == {"link"}
     assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
 
 
