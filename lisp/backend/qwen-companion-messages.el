@@ -135,7 +135,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
   path branch head locked gone base files uncommitted ahead behind conflicts)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
-  path error from mixed before before-mode after after-mode)
+  path error from mixed plain before before-mode after after-mode)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

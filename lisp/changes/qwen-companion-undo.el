@@ -47,9 +47,10 @@ it is to be renamed to PATH first.  BASE are the bytes that are expected
 in it, TARGET those that it is to have if they are, both unibyte strings;
 nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
 permission bits of the file, `link' (the bytes are its target), or nil.
-BINARY is non-nil when the bytes are not those of a text.  LABELS are
-those of the texts in a conflict."
-  root path from base target base-mode target-mode binary
+BINARY is non-nil when the bytes are not those of a text, PLAIN when the
+file is known to have no extended attributes but those that Emacs keeps.
+LABELS are those of the texts in a conflict."
+  root path from base target base-mode target-mode binary plain
   (labels qwen-companion-conflicts-undo-labels))
 
 (defconst qwen-companion-undo--limit 20
@@ -130,7 +131,8 @@ a `user-error' when the texts are an error."
      :base-mode (if again before-mode after-mode)
      :target-mode (if again after-mode before-mode)
      :binary (not (and (qwen-companion-undo-text-p before)
-                       (qwen-companion-undo-text-p after))))))
+                       (qwen-companion-undo-text-p after)))
+     :plain (qwen-companion-texts-plain texts))))
 
 (defun qwen-companion-undo-text-p (bytes)
   "Return non-nil when BYTES, a unibyte string or nil, may be a text."
@@ -506,7 +508,8 @@ was not there before."
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((equal bytes (qwen-companion-undo-step-base step))
       (qwen-companion-undo--replace path bytes target
-                                    (qwen-companion-undo-step-target-mode step))
+                                    (qwen-companion-undo-step-target-mode step)
+                                    (qwen-companion-undo-step-plain step))
       'written)
      ((null bytes)
       (user-error "It is not there any more"))
@@ -535,10 +538,11 @@ Return the outcome, as in `qwen-companion-undo-run'."
        (encode-coding-string (or (qwen-companion-merge-result-text merged) theirs) coding t))
       'written)))
 
-(defun qwen-companion-undo--replace (path expected bytes &optional mode)
+(defun qwen-companion-undo--replace (path expected bytes &optional mode plain)
   "Replace EXPECTED, the bytes of the file PATH, by BYTES.
 Each of both is nil where there is no file, or is to be none.  A buffer
-that visits it follows.  MODE is as in `qwen-companion-undo--write'."
+that visits it follows.  MODE and PLAIN are as in
+`qwen-companion-undo--write'."
   (let* ((found (and (file-remote-p path) (qwen-companion-undo--far-file path)))
          (buffer (if (file-remote-p path)
                      ;; Another name would be asked for over the line.
@@ -551,7 +555,7 @@ that visits it follows.  MODE is as in `qwen-companion-undo--write'."
       ;; The journal has all that is in it, so a crash of the machine loses
       ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
       (let ((write-region-inhibit-fsync t))
-        (qwen-companion-undo--write path bytes mode)))
+        (qwen-companion-undo--write path bytes mode plain)))
     (when buffer
       (qwen-companion-undo--reread buffer path))))
 
@@ -566,11 +570,12 @@ A line feed in them is one in the text."
         coding
       'iso-latin-1-unix)))
 
-(defun qwen-companion-undo--write (path bytes &optional mode)
+(defun qwen-companion-undo--write (path bytes &optional mode plain)
   "Let the file PATH have BYTES; what else it has stays, other names too.
-A new one gets the permission bits MODE.  Directories that are missing
-are made, empty ones in its place are removed.  Whatever fails, the old
-bytes are in PATH, or else in the file that the error names."
+A new one gets the permission bits MODE.  PLAIN is as in a step.
+Directories that are missing are made, empty ones in its place are
+removed.  Whatever fails, the old bytes are in PATH, or else in the file
+that the error names."
   (qwen-companion-undo--make-room path)
   (let ((file-name-handler-alist nil)
         (aside (make-temp-name (expand-file-name ".qwen-companion-"
@@ -582,7 +587,13 @@ bytes are in PATH, or else in the file that the error names."
           (qwen-companion-undo--put aside bytes)
           (set-file-modes aside (or mode (logand #o666 (default-file-modes))))
           (rename-file aside path))
-         ((qwen-companion-undo--copy path aside)
+         ((or (and plain (qwen-companion-undo--same-owner-p path aside)
+                   (progn
+                     (ignore-errors
+                       (set-file-extended-attributes
+                        aside (file-extended-attributes path)))
+                     t))
+              (qwen-companion-undo--copy path aside))
           (let ((modes (file-modes path)))
             (qwen-companion-undo--put aside bytes)
             ;; The system takes special bits from a file that is written.
@@ -622,13 +633,18 @@ new bytes could have the special bits of PATH."
     (let ((default-directory "/"))
       (unless (eql 0 (call-process "cp" nil t nil "-a" "--" path aside))
         (signal 'file-error (last (split-string (string-trim (buffer-string)) ": "))))))
+  (unless (= (file-modes path) (file-modes aside))
+    (user-error "Only its owner can keep its set-user-ID and set-group-ID bits"))
+  (qwen-companion-undo--same-owner-p path aside))
+
+(defun qwen-companion-undo--same-owner-p (path aside)
+  "Return non-nil when the files PATH and ASIDE have one owner and group.
+PATH has to have no other names, too."
   (let ((attributes (file-attributes path 'integer))
-        (copied (file-attributes aside 'integer)))
-    (unless (= (file-modes path) (file-modes aside))
-      (user-error "Only its owner can keep its set-user-ID and set-group-ID bits"))
+        (others (file-attributes aside 'integer)))
     (and (= 1 (file-attribute-link-number attributes))
-         (eql (file-attribute-user-id attributes) (file-attribute-user-id copied))
-         (eql (file-attribute-group-id attributes) (file-attribute-group-id copied)))))
+         (eql (file-attribute-user-id attributes) (file-attribute-user-id others))
+         (eql (file-attribute-group-id attributes) (file-attribute-group-id others)))))
 
 (defun qwen-companion-undo--reread (buffer path)
   "Let BUFFER, which has no unsaved text, have the contents of the file PATH."

@@ -19,7 +19,7 @@ from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
-from qwen_companion.journal.versions import LINK, Loaded
+from qwen_companion.journal.versions import LINK, Loaded, has_no_attributes
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
 from qwen_companion.threads import in_thread
@@ -185,7 +185,9 @@ def _reply_with_texts(
             texts.append(messages.Texts(file.path, error=str(net)))
             continue
         previous = None if net.previous is None else names.name_out(net.previous)
-        texts.append(messages.Texts(file.path, _version(net.before), _version(net.after), previous, net.mixed))
+        sides = _version(net.before), _version(net.after)
+        plain = has_no_attributes(net.path) or (net.previous is not None and has_no_attributes(net.previous))
+        texts.append(messages.Texts(file.path, *sides, previous, net.mixed, plain=plain))
         size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
         if size >= _BYTES:
             break

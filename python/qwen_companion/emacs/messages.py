@@ -1302,7 +1302,10 @@ class FileVersion:
 
 @frozen
 class Texts:
-    """A file before and after a change, None where it was not there, or the `error`; see `ChangedFile`."""
+    """A file before and after a change, None where it was not there, or the `error`; see `ChangedFile`.
+
+    `plain`: the file on the disk is known to have no extended attributes that Emacs does not keep.
+    """
 
     path: str
     before: FileVersion | None = None
@@ -1310,6 +1313,7 @@ class Texts:
     previous: str | None = None
     mixed: bool = False
     error: str | None = None
+    plain: bool = False
 
 
 @frozen
@@ -1341,8 +1345,8 @@ class JournalReply(Notification):
         """Return the fields; for texts, `(:id N :texts (TEXTS...) :texts-file S)`.
 
         Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
-        N-or-link :from S :mixed B)`: where the bytes are in the file, which is for Emacs to remove, both nil where
-        there was none; modes are the permission bits.
+        N-or-link :from S :mixed B :plain B)`: where the bytes are in the file, which is for Emacs to remove, both nil
+        where there was none; modes are the permission bits.
         """
         if self.texts is None:
             return to_plist(self, spool)
@@ -1353,7 +1357,7 @@ class JournalReply(Notification):
 
 def _texts_plist(texts: Texts, data: bytearray) -> list[Sexp]:
     """Return `texts` as Emacs gets them; add the bytes to `data`."""
-    result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed)
+    result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed, plain=texts.plain)
     for name, version in (("before", texts.before), ("after", texts.after)):
         place, mode = None, None
         if version is not None:

@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 import stat
+import sys
 from contextlib import suppress
 
 from qwen_companion.errors import CompanionError
@@ -60,6 +61,15 @@ def inode_at(path: bytes) -> int | None:
     with suppress(OSError):
         return inode_of(os.lstat(path))
     return None
+
+
+def has_no_attributes(path: bytes) -> bool:
+    """Return whether the file `path` is known to have no extended attributes but those that Emacs keeps."""
+    kept = {"security.selinux", "system.posix_acl_access"}
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return kept.issuperset(os.listxattr(path, follow_symlinks=False))
+    return False
 
 
 def digest_of(data: bytes, algorithm: str = "sha1") -> str:

@@ -734,6 +734,11 @@ async def test_requests_about_a_turn(project: Project) -> None:
         assert missing.error
         sides = [(side.data, side.permissions) for side in (texts.before, texts.after) if side is not None]
         assert sides == [(b"1\n2\n", 0o644), (b"1\nagent\n", 0o644)]
+        if sys.platform == "linux":
+            assert texts.plain
+            os.setxattr(path, "user.note", b"mine")
+            (texts,) = await place.texts(ChangeScope(root, "turn", turn.id, None), path)
+            assert not texts.plain
         spans = await place.ask(lambda n: JournalSpans(n, path))
         assert [span[:3] for span in spans.spans or ()] == [(2, 1, turn.id)]
         place.say(JournalSeen(turn.id, None, (), seen=True))
