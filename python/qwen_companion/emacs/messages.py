@@ -1242,8 +1242,8 @@ class RegistryReceipt(Notification):
 
     `status` is "sent" (no receipt yet), "model" (the model has it), "queued" (behind a turn or a question), "delivered"
     (one of both), "held" (until the user allows it there), "refused", "denied", "expired", "misaddressed" or "dropped"
-    (by the CLI), "unanswered" (no receipt in 10 s; it may arrive later), "closed" (the CLI takes no messages), "gone" (it has ended), "too-long", "no-token" (there is none any
-    more), or "failed" for the `reason`, in words.
+    (by the CLI), "unanswered" (no receipt in 10 s; it may arrive later), "closed" (the CLI takes no messages), "gone"
+    (it has ended), "too-long", "no-token" (there is none any more), or "failed" for the `reason`, in words.
     """
 
     id: int
