@@ -27,7 +27,7 @@ the package itself.
 ;; qwen-companion-blame.el
 (autoload 'qwen-companion-blame "qwen-companion-blame" "Show who wrote each line of this file: an agent, with its prompt, or you.
 Lines from before the journal have nothing in the margin.  The mouse on it
-shows the whole prompt.
+shows the prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
 \\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,

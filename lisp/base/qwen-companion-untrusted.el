@@ -143,6 +143,16 @@ With LINES non-nil, keep line ends and tabs as they are."
   (qwen-companion-untrusted-text
    (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
 
+(defconst qwen-companion-untrusted--cut 1000
+  "Characters of a text that are shown in the echo area or as a prompt.
+Of 400,000 there, Emacs took no key for 3 seconds.")
+
+(defun qwen-companion-untrusted-cut (text)
+  "Return TEXT, or its beginning if it is too long for the echo area."
+  (if (> (length text) qwen-companion-untrusted--cut)
+      (concat (substring text 0 qwen-companion-untrusted--cut) "…")
+    text))
+
 (defun qwen-companion-untrusted-path (path)
   "Return PATH abbreviated, with invisible characters written out.
 Of a copy here of a file elsewhere, return the name of that file."

@@ -159,7 +159,7 @@ That is (ORIGIN . PROMPT), or nil for no turn; MINE: the user wrote over it."
                 (substring prompt 0 (min 200 (length prompt)))))))))
 
 (defun qwen-companion-blame--help (mine turn)
-  "Return in words the author of lines of TURN, and the whole prompt.
+  "Return in words the author of lines of TURN, and the prompt.
 MINE: the user wrote over them, or with TURN nil over nobody's."
   (concat (when mine
             (if turn "You, over a line of " "You"))
@@ -376,7 +376,7 @@ The buffer is read-only at first, and has these keys as long as it is:
 (defun qwen-companion-blame ()
   "Show who wrote each line of this file: an agent, with its prompt, or you.
 Lines from before the journal have nothing in the margin.  The mouse on it
-shows the whole prompt.
+shows the prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
 \\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,

@@ -288,13 +288,14 @@ Add the plan that was approved in the turn."
                   (concat ", " models))
                 ", session "
                 (qwen-companion-untrusted-line (qwen-companion-turn-origin-session origin))
-                "\n\n" (qwen-companion-untrusted-text prompt t)
+                "\n\n" (qwen-companion-untrusted-text (qwen-companion-untrusted-cut prompt) t)
                 (when-let* ((path (qwen-companion-turn-origin-plan origin))
                             (plan (with-temp-buffer
                                     (ignore-error file-error
                                       (qwen-companion-kept-plans-insert path)
                                       (buffer-string)))))
-                  (concat "\n\nThe approved plan:\n" (qwen-companion-untrusted-text plan t)))))
+                  (concat "\n\nThe approved plan:\n"
+                          (qwen-companion-untrusted-text (qwen-companion-untrusted-cut plan) t)))))
     (when-let* ((turn (qwen-companion-journal-turn id)))
       (concat (qwen-companion-changes-items-author
                (qwen-companion-turn-client turn) (qwen-companion-turn-start turn))

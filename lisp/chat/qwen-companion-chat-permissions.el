@@ -760,7 +760,8 @@ consent."
                                        qwen-companion-chat-permissions--dismiss-key))))))
     (qwen-companion-completion-read
      (format "%s: " (qwen-companion-untrusted-line
-                     (or (qwen-companion-daemon-permission-title report) "Answer")))
+                     (qwen-companion-untrusted-cut
+                      (or (qwen-companion-daemon-permission-title report) "Answer"))))
      choices nil)))
 
 ;;;###autoload

@@ -107,7 +107,7 @@ directory and its editor."
          (file-name-handler-alist nil)
          (directory (and (qwen-companion-registered-kind session)
                          (qwen-companion-registered-directory session))))
-    (string-join (delq nil (list last
+    (string-join (delq nil (list (and last (qwen-companion-untrusted-cut last))
                                  (and directory (abbreviate-file-name directory))
                                  (and editor (concat "connected to " editor))))
                  ", ")))

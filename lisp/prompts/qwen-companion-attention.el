@@ -140,7 +140,8 @@ is `done'."
        (qwen-companion-attention--tell
         'asks session
         (if question
-            (format "asks: %s" (qwen-companion-untrusted-text question))
+            (format "asks: %s" (qwen-companion-untrusted-text
+                                (qwen-companion-untrusted-cut question)))
           "asks in its terminal")))
       ((and 'idle (guard (memq was '(working asking))))
        (let ((seconds (/ (- (or (qwen-companion-cli-state-since after) 0)

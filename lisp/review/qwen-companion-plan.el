@@ -224,7 +224,8 @@ answered."
                    nil (lambda (description)
                          (and description (qwen-companion-untrusted-line description)))))
          (prompt (format "%s " (qwen-companion-untrusted-line
-                                (qwen-companion-asked-question-text question))))
+                                (qwen-companion-untrusted-cut
+                                 (qwen-companion-asked-question-text question)))))
          answer)
     (while (string-blank-p
             (setq answer

@@ -217,8 +217,9 @@ It gets the proposal, a plan or questions, and the outcome.")
     ('plan (format "asks you to approve %s" (qwen-companion-proposal-display-path proposal)))
     (_ (format "asks: %s"
                (qwen-companion-untrusted-line
-                (qwen-companion-asked-question-text
-                 (car (qwen-companion-proposal-questions proposal))))))))
+                (qwen-companion-untrusted-cut
+                 (qwen-companion-asked-question-text
+                  (car (qwen-companion-proposal-questions proposal)))))))))
 
 ;;; Its text
 

@@ -110,8 +110,9 @@ Texts of the CLI in it are sanitised."
           (qwen-companion-cli-state-todos (qwen-companion-session-state session))))
 
 (defun qwen-companion-layer--quote (text)
-  "Return TEXT, by a user or a CLI, sanitised and in quotes; nil for nil."
-  (and text (format "\"%s\"" (qwen-companion-untrusted-text text))))
+  "Return TEXT, by a user or a CLI, sanitised, cut and in quotes; nil for nil."
+  (and text (format "\"%s\"" (qwen-companion-untrusted-text
+                              (qwen-companion-untrusted-cut text)))))
 
 (defun qwen-companion-layer-duration (seconds)
   "Return SECONDS as text, like \"5 min\"."

@@ -47,6 +47,23 @@ MORE are further keys and values of the payload."
     (list (plist-get payload :outcome) (qwen-companion-test-text-in payload)
           (qwen-companion-test-text-in (plist-get payload :reason)))))
 
+(ert-deftest qwen-companion-plan-test-a-long-question-is-cut-in-the-echo-area ()
+  "Emacs took no key for seconds to display one of 400 KB there."
+  (qwen-companion-plan-test-with
+    (let (prompts)
+      (should (< (length (qwen-companion-test-messages
+                           (qwen-companion-plan-test--ask
+                            (list (apply #'concat (make-list 66000 "words ")) nil "a" "b"))))
+                 3000))
+      (qwen-companion-review)
+      (should (< 390000 (buffer-size)))
+      (should (< (length (qwen-companion-test-lighter)) 200))
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (prompt &rest _) (push (length prompt) prompts) "a")))
+        (qwen-companion-test-press "C-c C-c"))
+      (should (< (apply #'max prompts) 1100))
+      (should (string-suffix-p "\na" (cadr (qwen-companion-plan-test--outcome)))))))
+
 (ert-deftest qwen-companion-plan-test-hidden-characters-are-shown ()
   (qwen-companion-plan-test-with
     (qwen-companion-plan-test--review "# Plan\n\nDo\u200bit\U000E0041.\n")
