@@ -231,9 +231,10 @@ Do nothing while the text is newer than the answer of the journal."
         (qwen-companion-journal-fetch-prompts
          unknown
          (let ((buffer (current-buffer)))
-           (lambda ()
-             (qwen-companion-buffers-when-live buffer
-               (qwen-companion-blame--draw)))))))))
+           (lambda (failed)
+             (unless failed
+               (qwen-companion-buffers-when-live buffer
+                 (qwen-companion-blame--draw))))))))))
 
 (defun qwen-companion-blame--turn (style)
   "Return the id of the turn of STYLE, an index, or nil."
@@ -402,13 +403,14 @@ type is yours in the next pause."
                                         (< line (+ start (aref numbers (1+ index)))))
                               return (nth (aref numbers (+ 2 index)) origins)))
               (turn (and found (qwen-companion-line-origin-turn found)))
-              (show (lambda ()
+              (show (lambda (&rest _)
                       (message "%s" (qwen-companion-blame--help
                                      (eq 'user (qwen-companion-line-origin-who found)) turn)))))
          (cond (reason (message "%s" reason))
                ((null found) (message "Not changed since the journal began"))
-               ((or (null turn) (qwen-companion-journal-prompt turn)) (funcall show))
-               (t (qwen-companion-journal-fetch-prompts (list turn) show))))))))
+               ;; Without its prompt, what is known of the turn is shown.
+               ((and turn (qwen-companion-journal-fetch-prompts (list turn) show)))
+               (t (funcall show))))))))
 
 (defun qwen-companion-blame-next (&optional count turn)
   "Go to the next lines of another author, or COUNT of them on.

@@ -114,24 +114,27 @@ is the whole prompt."
     (and (consp known) known)))
 
 (defun qwen-companion-journal-fetch-prompts (ids callback)
-  "Ask for the prompt of each turn of IDS, and then call CALLBACK.
-Do nothing if each of them is known."
+  "Ask for the prompt of each turn of IDS that is not known, if any.
+Then call CALLBACK, with the reason where that fails.  Return nil and do
+nothing if there is none to ask for."
   (when-let* ((new (cl-remove-if (lambda (id) (gethash id qwen-companion-journal--prompts))
                                  (delete-dups ids))))
     (qwen-companion-journal-ask
      'journal-prompts (list :turns new)
      (lambda (reply)
-       (dolist (id new)
-         (puthash id 'unknown qwen-companion-journal--prompts))
-       (unless (qwen-companion-journal-reply-error reply)
-         (cl-mapc (lambda (origin prompt)
-                    (puthash (qwen-companion-turn-origin-turn origin) (cons origin prompt)
-                             qwen-companion-journal--prompts))
-                  (qwen-companion-journal-reply-turns reply)
-                  (split-string (qwen-companion-spool-text
-                                 (qwen-companion-journal-reply-prompts reply))
-                                "\0")))
-       (funcall callback)))))
+       (let ((reason (qwen-companion-journal-reply-error reply)))
+         (unless reason
+           (dolist (id new)
+             (puthash id 'unknown qwen-companion-journal--prompts))
+           (cl-mapc (lambda (origin prompt)
+                      (puthash (qwen-companion-turn-origin-turn origin) (cons origin prompt)
+                               qwen-companion-journal--prompts))
+                    (qwen-companion-journal-reply-turns reply)
+                    (split-string (qwen-companion-spool-text
+                                   (qwen-companion-journal-reply-prompts reply))
+                                  "\0")))
+         (funcall callback reason))))
+    t))
 
 (defun qwen-companion-journal-file (turn path)
   "Return the changed file PATH of TURN, or nil."
