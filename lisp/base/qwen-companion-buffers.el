@@ -101,14 +101,22 @@ parent."
   "Columns of the left margin that are in use: (OWNER . COLUMNS).")
 
 (defvar-local qwen-companion-buffers--margin-before nil
-  "The left margin before that, (LOCAL . COLUMNS).")
+  "The left margin without those, (LOCAL . COLUMNS).")
+
+(defvar-local qwen-companion-buffers--margin-set nil
+  "The left margin that was set last, with those.")
 
 (defun qwen-companion-buffers-set-left-margin (owner columns)
   "Give OWNER, a symbol, COLUMNS of the left margin of the current buffer.
-With 0, take them back; once nobody has any, the margin is as it was."
-  (unless qwen-companion-buffers--margins
+With 0, take them back; once nobody has any, the margin is as it was, or as
+another package has set it meanwhile."
+  (cond
+   ((null qwen-companion-buffers--margins)
     (setq qwen-companion-buffers--margin-before
           (cons (local-variable-p 'left-margin-width) (or left-margin-width 0))))
+   ;; Flymake does in a terminal, from Emacs 30 on.
+   ((not (eql left-margin-width qwen-companion-buffers--margin-set))
+    (setq qwen-companion-buffers--margin-before (cons t (or left-margin-width 0)))))
   (setq qwen-companion-buffers--margins
         (assq-delete-all owner qwen-companion-buffers--margins))
   (when (> columns 0)
@@ -118,6 +126,7 @@ With 0, take them back; once nobody has any, the margin is as it was."
             (apply #'+ (cdr qwen-companion-buffers--margin-before)
                    (mapcar #'cdr qwen-companion-buffers--margins)))
     (kill-local-variable 'left-margin-width))
+  (setq qwen-companion-buffers--margin-set left-margin-width)
   (dolist (window (get-buffer-window-list nil nil t))
     (set-window-margins window (or left-margin-width 0) (cdr (window-margins window)))))
 

@@ -70,6 +70,21 @@
       (should (equal margins (window-margins)))
       (should-not (local-variable-p 'left-margin-width)))))
 
+(ert-deftest qwen-companion-changes-signs-test-margin-of-another-package ()
+  "What another package has made of the margin meanwhile stays, as Flymake's of Emacs 30."
+  (with-temp-buffer
+    (qwen-companion-buffers-set-left-margin 'signs 1)
+    (setq left-margin-width 2)
+    (qwen-companion-buffers-set-left-margin 'blame 10)
+    (should (equal 13 left-margin-width))
+    (qwen-companion-buffers-set-left-margin 'blame 0)
+    (qwen-companion-buffers-set-left-margin 'signs 0)
+    (should (equal 2 left-margin-width))
+    (kill-local-variable 'left-margin-width)
+    (qwen-companion-buffers-set-left-margin 'signs 1)
+    (qwen-companion-buffers-set-left-margin 'signs 0)
+    (should-not (local-variable-p 'left-margin-width))))
+
 (ert-deftest qwen-companion-changes-signs-test-option-and-mode ()
   (qwen-companion-changes-signs-test-with '(("a.txt" "1\n2\n"))
     (setq qwen-companion-changes-signs-test-spans '(("a.txt" (2 1 "one" nil))))
