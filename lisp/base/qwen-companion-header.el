@@ -87,7 +87,8 @@ buffer that is not in the selected window has all parts."
         (funcall fit 0 -1))
       (let ((room (max qwen-companion-header--name-width (funcall left))))
         (when (> (string-width name) room)
-          (setq name (concat "…" (substring name (- (length name) (1- room))))))))
+          (let ((width (string-width name)))
+            (setq name (concat "…" (truncate-string-to-width name width (- width (1- room)))))))))
     (qwen-companion-untrusted-mode-line
      (concat " " name
              (mapconcat (lambda (part) (concat "  " (funcall text part))) parts "")))))

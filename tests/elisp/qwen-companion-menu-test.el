@@ -42,6 +42,15 @@ With SHOWN non-nil, leave out those of chats where these are off."
             (when (commandp symbol)
               (push symbol commands))))))))
 
+(ert-deftest qwen-companion-menu-test-a-header-with-wide-characters ()
+  "A long name is cut by columns: each of these characters has two."
+  (save-window-excursion
+    (with-temp-buffer
+      (switch-to-buffer (current-buffer))
+      (let ((line (qwen-companion-header-line (make-string 200 ?字) '((nil . "key")))))
+        (should (<= (- (window-width) 3) (string-width line) (window-width)))
+        (should (string-suffix-p "key" line))))))
+
 (ert-deftest qwen-companion-menu-test-has-every-command ()
   (let ((autoloaded (qwen-companion-menu-test--autoloaded)))
     (should (memq 'qwen-companion-run autoloaded))
