@@ -252,8 +252,10 @@ Only modes for text and programs: others act on the text they get."
          (mode (assoc-default (file-name-sans-versions path) auto-mode-alist
                               #'string-match-p))
          (mode (and (symbolp mode)
-                    (alist-get mode (bound-and-true-p major-mode-remap-alist)
-                               mode))))
+                    ;; New in Emacs 30; 29 has the alist of the user alone.
+                    (if (fboundp 'major-mode-remap)
+                        (major-mode-remap mode)
+                      (alist-get mode (bound-and-true-p major-mode-remap-alist) mode)))))
     (when (and mode (fboundp mode))
       (ignore-errors (autoload-do-load (symbol-function mode) mode))
       (and (cl-some (lambda (parent) (provided-mode-derived-p mode parent))

@@ -886,6 +886,11 @@ that of the unified review."
   "A name that chooses a mode which acts on its text gets none."
   (should (eq 'python-mode (qwen-companion-untrusted-major-mode "/x/a.py")))
   (should (eq 'emacs-lisp-mode (qwen-companion-untrusted-major-mode "/x/a.el")))
+  ;; As a user of Emacs 29 chooses, or Emacs 30 by itself.
+  (let ((remapped '((python-mode . conf-mode))))
+    (cl-letf (((symbol-function 'major-mode-remap)
+               (lambda (mode) (alist-get mode remapped mode))))
+      (should (eq 'conf-mode (qwen-companion-untrusted-major-mode "/x/a.py")))))
   (dolist (name '("/x/a.png" "/x/a.tar" "/x/a.zip" "/x/a.pdf" "/x/a.unknown"))
     (should-not (qwen-companion-untrusted-major-mode name))))
 
