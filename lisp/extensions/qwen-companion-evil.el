@@ -17,6 +17,7 @@
                   (func beg end pass-columns &rest args))
 (declare-function evil-change-to-initial-state "ext:evil-core"
                   (&optional buffer message) t)
+(declare-function evil-initial-state "ext:evil-core" (mode &optional default) t)
 (declare-function evil-make-overriding-map "ext:evil-core" (keymap &optional state copy))
 (declare-function evil-set-initial-state "ext:evil-core" (mode state))
 (declare-function evil-visual-range "ext:evil-states" ())
@@ -36,8 +37,10 @@ EACH-LINE is as in `qwen-companion-context-region'."
 
 (defun qwen-companion-evil-keep-keys (map)
   "Give the keys of MAP, the current major mode's, precedence over Evil's.
-The buffer begins in Evil's motion state, since it is not edited."
-  (evil-set-initial-state major-mode 'motion)
+The buffer begins in Evil's motion state, since it is not edited, unless
+the user has set another initial state for the mode."
+  (unless (evil-initial-state major-mode)
+    (evil-set-initial-state major-mode 'motion))
   (evil-make-overriding-map map)
   (when (bound-and-true-p evil-local-mode)
     (evil-change-to-initial-state)))

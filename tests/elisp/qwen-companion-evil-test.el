@@ -12,6 +12,7 @@
 
 (declare-function evil-local-mode "ext:evil-core" (&optional arg))
 (declare-function evil-mode "ext:evil-core" (&optional arg))
+(declare-function evil-set-initial-state "ext:evil-core" (mode state))
 (defvar evil-state)
 
 (defun qwen-companion-evil-test--select (text keys)
@@ -84,6 +85,12 @@
               (funcall mode)
               (should (eq 'special (get mode 'mode-class)))
               (should (eq 'motion evil-state))))
+          ;; The user's own choice counts.
+          (evil-set-initial-state 'qwen-companion-chats-mode 'emacs)
+          (with-temp-buffer
+            (qwen-companion-chats-mode)
+            (should (eq 'emacs evil-state)))
+          (evil-set-initial-state 'qwen-companion-chats-mode 'motion)
           (qwen-companion-review-list-close)))
     (evil-mode -1)))
 
