@@ -244,7 +244,7 @@ The Python process tells of the last ones again when it is asked to."
 
 (defun qwen-companion-inspector--field (name &rest values)
   "Return a line of NAME and VALUES, strings or nil."
-  (concat "  " (qwen-companion-inspector--annotate (format "%-10s" name))
+  (concat "  " (qwen-companion-inspector--annotate (format "%-12s" name))
           (apply #'concat values) "\n"))
 
 (defun qwen-companion-inspector--items ()
@@ -336,26 +336,26 @@ BUFFERS are those of the visited files, NOW the time in seconds."
                     'link)))
      (when report
        (qwen-companion-inspector--field
-        "Hears of"
+        "Workspace"
         (cond ((eq roots t) "files everywhere")
               (roots (mapconcat #'qwen-companion-inspector--short roots ", "))
               (t "no file: no root is open"))))
      (when-let* ((doing (qwen-companion-layer-describe session now)))
-       (qwen-companion-inspector--field "Does" doing))
+       (qwen-companion-inspector--field "Status" doing))
      (qwen-companion-inspector--field
       "Trust" (pcase (qwen-companion-told-context-trust context)
                 ('trusted "told that the workspace is trusted")
                 ('untrusted "told that the workspace is not trusted")
-                (_ (qwen-companion-inspector--annotate "told nothing"))))
+                (_ (qwen-companion-inspector--annotate "not told"))))
      (qwen-companion-inspector--field
-      "Last told"
+      "Last update"
       (if report
           (concat (qwen-companion-inspector--age
                    (qwen-companion-inspector--report-sent report) now)
                   " ago")
         "nothing yet")
       (unless (qwen-companion-session-streaming session)
-        (propertize ", does not listen now"
+        (propertize ", stream closed"
                     'face 'qwen-companion-inspector-warning)))
      (when (and report (null (qwen-companion-told-context-files context)))
        (qwen-companion-inspector--field

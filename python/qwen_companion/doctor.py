@@ -113,6 +113,7 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
     checks: list[Check] = []
     token: str | None = None
     for file in in_effect(DIALECTS)[0]:
+        name = file.label[0].upper() + file.label[1:]
         directory = directory_of(file, environ)
         pattern = re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+")
         try:
@@ -126,14 +127,14 @@ def discovery_files(editor_pid: int, port: int | None, environ: Mapping[str, str
         if port is None:
             if ours:
                 left = f"left though nothing is served: {next(iter(ours))}"
-                checks.append(Check("warn", file.label, left, _OFF_AND_ON))
+                checks.append(Check("warn", name, left, _OFF_AND_ON))
             continue
         for content in ours.values():
             token = content.get("authToken", token)
         if problem is None:
-            checks.append(Check("pass", file.label, str(next(iter(ours)))))
+            checks.append(Check("pass", name, str(next(iter(ours)))))
         else:
-            checks.append(Check("fail", file.label, *problem))
+            checks.append(Check("fail", name, *problem))
     return checks, token
 
 

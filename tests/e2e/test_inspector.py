@@ -77,8 +77,8 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     (pid,) = re.findall(rf"^  Process +(\d+){where} in ", text, re.MULTILINE)
     assert int(pid) in {pid_of(process) for process in stage.sandbox.processes()}
     assert re.search(r"^  Terminal +\*qwen: project\*$", text, re.MULTILINE)
-    assert re.search(rf"^  Hears of +{re.escape(f'{stage.label}{stage.sandbox.project}')}$", text, re.MULTILINE)
-    assert re.search(r"^  Trust +told nothing$", text, re.MULTILINE)
+    assert re.search(rf"^  Workspace +{re.escape(f'{stage.label}{stage.sandbox.project}')}$", text, re.MULTILINE)
+    assert re.search(r"^  Trust +not told$", text, re.MULTILINE)
     assert re.search(r"^    greeting\.py +\d+ s  active at 5:18$", text, re.MULTILINE)
     assert 'characters selected\nreturn "hello\n' in text
     assert re.search(r"^    notes\.txt +\d+ s$", text, re.MULTILINE)
@@ -137,7 +137,7 @@ def test_it_follows_the_end_of_the_cli_and_of_the_mode(stage: Stage) -> None:
     stage.emacs.eval('(let (kill-buffer-query-functions) (kill-buffer "*qwen: project*"))')
     stage.screen.wait_for("No CLI is connected.")
     stage.emacs.command("qwen-companion-mode")
-    stage.screen.wait_gone("Last told")
+    stage.screen.wait_gone("Last update")
     assert INSPECTOR not in stage.emacs.eval("(mapcar #'buffer-name (buffer-list))")
     stage.emacs.command("qwen-companion-context")
     stage.wait_until_said("turn it on with M-x qwen-companion-mode")

@@ -62,7 +62,7 @@ and the tests of the Python part do it."
         (push-button (point))
         (qwen-companion-test-wait-for
          (and (not qwen-companion-doctor--process)
-              (string-match-p "^pass lock file: " (buffer-string)))))
+              (string-match-p "^pass Lock file: " (buffer-string)))))
       (kill-buffer "*qwen-companion remedy*"))))
 
 (ert-deftest qwen-companion-doctor-test-a-root-that-is-not-recorded-is-said ()

@@ -174,8 +174,8 @@ context."
                   "^Qwen Code 0\\.15\\.1$"
                   "^  Process +4711 in ~/src$"
                   "^  Trust +told that the workspace is trusted$"
-                  "^  Last told +[0-9]+ s ago$"
-                  (concat "Hears of  " (directory-file-name default-directory))
+                  "^  Last update +[0-9]+ s ago$"
+                  (concat "Workspace   " (directory-file-name default-directory))
                   ;; Newest first, as it was told.
                   "^    main\\.py +2 min  active at 4:18\n      10 characters selected\nreturn\n  1\n    doc/notes\\.txt +2 min$"
                   "^  JSON +[0-9]+ bytes \\.\\.\\.$")))
@@ -187,12 +187,12 @@ context."
   (qwen-companion-inspector-test--with nil
     (qwen-companion-inspector-test--connect "s1" :client "" :version "" :streaming nil)
     (qwen-companion-context)
-    (should-not (string-match-p "JSON\\|Terminal\\|Hears of"
+    (should-not (string-match-p "JSON\\|Terminal\\|Workspace"
                                 (qwen-companion-inspector-test--shows
                                   "^Unnamed CLI$"
                                   "^  Process +not known$"
-                                  "^  Trust +told nothing$"
-                                  "^  Last told +nothing yet, does not listen now$")))
+                                  "^  Trust +not told$"
+                                  "^  Last update +nothing yet, stream closed$")))
     (unwind-protect
         (progn
           (qwen-companion-places-set "/ssh:far:" '(:home "/home/me"))
@@ -204,7 +204,7 @@ context."
     (qwen-companion-inspector-test--tell
      "s1" nil :trust 'untrusted :everywhere t)
     (qwen-companion-inspector-test--shows
-      "^  Hears of +files everywhere$"
+      "^  Workspace +files everywhere$"
       "^  Trust +told that the workspace is not trusted$"
       "^  Files +none$")))
 
@@ -508,7 +508,7 @@ context."
     (qwen-companion-inspector-test--told)
     (let ((age (lambda ()
                  (let ((text (qwen-companion-inspector-test--text)))
-                   (should (string-match "Last told \\([0-9]+\\) s ago" text))
+                   (should (string-match "Last update +\\([0-9]+\\) s ago" text))
                    (string-to-number (match-string 1 text))))))
       (let ((first (funcall age)))
         (should (>= first 5))
