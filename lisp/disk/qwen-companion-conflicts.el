@@ -35,8 +35,12 @@
 (defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
   "Labels of the three texts of a conflict with what the user made of an edit.")
 
+(defconst qwen-companion-conflicts-proposal-labels '("proposed" "before" "on disk")
+  "Labels of the three texts of a conflict in a proposal of a CLI.")
+
 (defconst qwen-companion-conflicts--marker
   (let ((labels (list qwen-companion-conflicts-labels
+                      qwen-companion-conflicts-proposal-labels
                       qwen-companion-conflicts-undo-labels
                       qwen-companion-conflicts-worktree-labels
                       qwen-companion-conflicts-review-labels)))

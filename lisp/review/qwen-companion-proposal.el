@@ -81,7 +81,9 @@ end of its text.
 The file:
 STAMP is the file's state known to the review, see
 `qwen-companion-disk-stamp'; CHECKED is the one the user last saw or was
-warned of.  ON-DISK is (LINE-END . BOM) of the file: LINE-END may also be
+warned of.  ORIGIN is (STAMP . TEXT): the state and text of the file that
+the proposed text starts from, see `qwen-companion-proposal-read-file'.
+ON-DISK is (LINE-END . BOM) of the file: LINE-END may also be
 `mixed' or nil, see `qwen-companion-disk-line-end', and BOM is nil where
 it cannot be compared.  AS-ON-DISK is non-nil when the user has chosen
 to keep these.  EXACT is non-nil when lines end in different ways on one
@@ -112,7 +114,7 @@ the CLI has proposed it."
   (kind 'file) directory questions
   (state 'pending) seen edited released reason mode
   buffer digest empty (line-end "\n") (bom "") proposed ends-lines
-  stamp checked on-disk as-on-disk exact real warning lossy watch
+  stamp checked origin on-disk as-on-disk exact real warning lossy watch
   disk-buffer earlier unsaved unsaved-copy note hidden style view difference
   write base forecast)
 
@@ -327,6 +329,20 @@ byte order mark."
     (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path))
     (qwen-companion-proposal--plain-text (buffer-string))))
 
+(defun qwen-companion-proposal-read-file (proposal)
+  "Return (STAMP . TEXT) of the file of PROPOSAL as it is on disk now.
+STAMP is from `qwen-companion-disk-stamp'.  TEXT has the line ends of the
+file and no byte order mark.  It is empty when there is no file, and nil
+when it cannot be read or PROPOSAL is not about a file."
+  (let ((path (qwen-companion-proposal-path proposal)))
+    ;; First: what is written meanwhile is noticed then.
+    (cons (qwen-companion-disk-stamp path)
+          (and (qwen-companion-proposal-file-p proposal)
+               (ignore-error file-error
+                 (with-temp-buffer
+                   (qwen-companion-disk-insert path (qwen-companion-disk-named-coding path) t)
+                   (string-remove-prefix "\ufeff" (buffer-string))))))))
+
 ;;; Line ends and the byte order mark
 
 (defun qwen-companion-proposal--hide-carriage-returns (proposal)
@@ -491,9 +507,10 @@ outside of the workspace."
 (defun qwen-companion-proposal--begin (proposal payload)
   "Begin the life of PROPOSAL with the text in PAYLOAD.
 Run `qwen-companion-proposal-begun-functions'."
-  (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
-    (setf (qwen-companion-proposal-stamp proposal) stamp
-          (qwen-companion-proposal-checked proposal) stamp)
+  (let ((origin (qwen-companion-proposal-read-file proposal)))
+    (setf (qwen-companion-proposal-origin proposal) origin
+          (qwen-companion-proposal-stamp proposal) (car origin)
+          (qwen-companion-proposal-checked proposal) (car origin))
     (qwen-companion-proposal-examine proposal))
   ;; Before it writes more, it awaits an answer.
   (dolist (earlier qwen-companion-proposal--awaiting-write)

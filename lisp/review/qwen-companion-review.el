@@ -21,9 +21,11 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
+(require 'qwen-companion-conflicts)
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
+(require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
 (require 'qwen-companion-places)
@@ -310,6 +312,9 @@ there is little room."
             (qwen-companion-proposal-warning proposal)
             (qwen-companion-review--rival-warning proposal)
             (qwen-companion-proposal-note proposal)
+            (when-let* ((conflicts (with-current-buffer (qwen-companion-proposal-buffer proposal)
+                                     (qwen-companion-conflicts-lighter))))
+              (string-trim-left conflicts))
             (and (qwen-companion-proposal-edited-p proposal)
                  (qwen-companion-proposal-unwritten-before proposal)
                  (format "%s may fail to write your edits"
@@ -383,7 +388,7 @@ of the CLI's open proposals it is."
 
 (defun qwen-companion-review-file-written (path)
   "Update the reviews of the file PATH if it was written.
-Only the disk side changes, never a proposed text."
+What was written is merged into the proposed text where that is possible."
   (dolist (proposal (qwen-companion-proposals-of-file path))
     (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal)))
           (disk (qwen-companion-proposal-disk-buffer proposal)))
@@ -395,7 +400,100 @@ Only the disk side changes, never a proposed text."
             (qwen-companion-review--refresh-disk proposal (current-buffer)))
           (qwen-companion-review--examine proposal)
           (qwen-companion-review-line-ends-changed
-           (qwen-companion-proposal-style proposal) proposal))))))
+           (qwen-companion-proposal-style proposal) proposal)
+          (qwen-companion-review--merge-file proposal))))))
+
+(defun qwen-companion-review--moved-p (proposal)
+  "Return non-nil when the file of PROPOSAL has text that this lacks.
+It was written since, and is not merged into the proposed text yet."
+  (let ((path (qwen-companion-proposal-path proposal)))
+    (and (qwen-companion-proposal-file-p proposal)
+         (not (equal (qwen-companion-proposal-stamp proposal)
+                     (car (qwen-companion-proposal-origin proposal))))
+         (file-exists-p path)
+         (not (file-directory-p path)))))
+
+(defun qwen-companion-review--merge-file (proposal &optional mark)
+  "Merge what was written to the file of PROPOSAL into the proposed text.
+Return nil when there is nothing to merge; else return at once, and non-nil.
+Where both changed the same lines, mark that as conflicts if MARK is
+non-nil; else only note it in the review."
+  (when (qwen-companion-review--moved-p proposal)
+    (pcase-let* ((file (qwen-companion-proposal-read-file proposal))
+                 (buffer (qwen-companion-proposal-buffer proposal))
+                 (tick (buffer-chars-modified-tick buffer))
+                 (`(,base ,theirs)
+                  (mapcar (lambda (text)
+                            (if (or (null text) (qwen-companion-proposal-exact proposal))
+                                text
+                              (qwen-companion-disk-unix-text text)))
+                          (list (cdr (qwen-companion-proposal-origin proposal)) (cdr file)))))
+      (cond
+       ((and theirs (or (equal base theirs)
+                        (equal theirs (qwen-companion-buffers-text buffer))))
+        (qwen-companion-review--adopt-file proposal file)
+        nil)
+       ((and base theirs)
+        (qwen-companion-merge-texts
+         base buffer theirs qwen-companion-conflicts-proposal-labels
+         (lambda (merged)
+           (cond
+            ((not (qwen-companion-proposal-open-p proposal)))
+            ((null merged)
+             (qwen-companion-review--refuse-merge proposal mark))
+            ((/= tick (buffer-chars-modified-tick buffer))
+             (qwen-companion-review--merge-file proposal mark))
+            ((or mark (= 0 (qwen-companion-merge-result-conflicts merged)))
+             (qwen-companion-review--adopt-merge proposal file merged theirs))
+            (t
+             (qwen-companion-review--set-note
+              proposal "changed since in the same lines")))))
+        t)
+       (t
+        (qwen-companion-review--refuse-merge proposal mark)
+        t)))))
+
+(defun qwen-companion-review--refuse-merge (proposal tell)
+  "Note that what was written to the file of PROPOSAL cannot be merged.
+TELL non-nil means to say it as well."
+  (qwen-companion-review--set-note proposal "changed since, cannot be merged")
+  (when tell
+    (message "qwen-companion: what was written to %s cannot be merged with the proposal; reject it, so that %s reads the file again"
+             (qwen-companion-proposal-display-path proposal)
+             (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal)))))
+
+(defun qwen-companion-review--adopt-file (proposal file)
+  "Make FILE the origin of the proposed text of PROPOSAL.
+FILE is as in `qwen-companion-proposal-read-file'."
+  (setf (qwen-companion-proposal-origin proposal) file)
+  (unless (eq 'unseen (qwen-companion-proposal-checked proposal))
+    (setf (qwen-companion-proposal-checked proposal) (car file))))
+
+(defun qwen-companion-review--adopt-merge (proposal file merged theirs)
+  "Change the proposed text of PROPOSAL by the edits of MERGED, and show that.
+FILE is what was merged, as in `qwen-companion-proposal-read-file', and
+THEIRS its text."
+  (let ((conflicts (qwen-companion-merge-result-conflicts merged))
+        (edits (length (qwen-companion-merge-result-edits merged))))
+    (qwen-companion-review--adopt-file proposal file)
+    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-merge-apply merged theirs)
+      (qwen-companion-untrusted-show-hidden)
+      (when (> conflicts 0)
+        (qwen-companion-conflicts-begin nil nil nil)
+        (message "qwen-companion: %d conflict%s in the proposal for %s with what was written since; resolve, then accept"
+                 conflicts (if (= conflicts 1) "" "s")
+                 (qwen-companion-proposal-display-path proposal))))
+    (qwen-companion-review--set-note
+     proposal (and (> edits 0) (= conflicts 0) "merged with what was written since"))
+    (when-let* ((style (qwen-companion-proposal-style proposal)))
+      (qwen-companion-review-refresh style proposal))
+    (run-hooks 'qwen-companion-proposal-changed-hook)))
+
+(defun qwen-companion-review--set-note (proposal note)
+  "Show NOTE, a string or nil, in the header lines of PROPOSAL."
+  (setf (qwen-companion-proposal-note proposal) note)
+  (force-mode-line-update t))
 
 (defun qwen-companion-review--examine (proposal)
   "Examine the file of PROPOSAL for risks again.
@@ -406,8 +504,7 @@ Refuse the next acceptance if there is a new one."
 
 (defconst qwen-companion-review--changes-on-disk
   '((same "on disk, as proposed" nil)
-    (changed "on disk, changed meanwhile" "changed since"
-             "was written after this was proposed, and accepting may overwrite that")
+    (changed "on disk, changed meanwhile" "changed since")
     (deleted "not on disk any more" "deleted since"
              "was deleted or renamed after this was proposed, and accepting may make it anew")
     (directory "a directory on disk" "a directory since"
@@ -469,26 +566,35 @@ side has the text that is in the file now."
         (unless (eq kind 'changed)
           (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
             (qwen-companion-review--set-header side)))))
-    (setf (qwen-companion-proposal-checked proposal) stamp)))
+    (setf (qwen-companion-proposal-checked proposal) stamp)
+    (qwen-companion-review--merge-file proposal)))
 
 (defun qwen-companion-review--check-disk (proposal)
   "Signal a `user-error' if the file of PROPOSAL was written unnoticed.
-That happens once for each change, also for one that makes it a risk to
-write the file: accepting again accepts."
+A change that makes it a risk to write the file is said once: accepting
+again accepts.  A text that was written is merged first, and conflicts
+with it are to be resolved, so no acceptance overwrites it."
   (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
   (qwen-companion-review--examine proposal)
-  (let* ((stamp (qwen-companion-proposal-stamp proposal))
-         (checked (qwen-companion-proposal-checked proposal))
-         (warning (and (eq checked 'unseen)
-                       (qwen-companion-proposal-warning proposal))))
-    (unless (equal stamp checked)
+  (let ((file (qwen-companion-proposal-display-path proposal))
+        (stamp (qwen-companion-proposal-stamp proposal))
+        (checked (qwen-companion-proposal-checked proposal))
+        (warning (qwen-companion-proposal-warning proposal)))
+    (cond
+     ((and warning (eq checked 'unseen))
       (setf (qwen-companion-proposal-checked proposal) stamp)
-      (user-error "%s %s; look at the review, or accept again to do so"
-                  (qwen-companion-proposal-display-path proposal)
-                  (if warning
-                      (concat "has changed: " warning)
-                    (or (nth 3 (qwen-companion-review--change-on-disk proposal))
-                        "has changed"))))))
+      (user-error "%s has changed: %s; look at the review, or accept again to do so" file warning))
+     ((qwen-companion-review--merge-file proposal t)
+      (user-error "%s was written after this was proposed, which is being merged; look at the review, and accept again"
+                  file))
+     ((with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (qwen-companion-conflicts-p))
+      (user-error "The proposal for %s has conflicts with what was written since; resolve them first" file))
+     ((not (equal stamp (qwen-companion-proposal-checked proposal)))
+      (setf (qwen-companion-proposal-checked proposal) stamp)
+      (user-error "%s %s; look at the review, or accept again to do so" file
+                  (or (nth 3 (qwen-companion-review--change-on-disk proposal))
+                      "has changed"))))))
 
 (defun qwen-companion-review-file (proposal)
   "Return the file name of PROPOSAL relative to its project, with its place.

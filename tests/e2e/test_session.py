@@ -247,6 +247,28 @@ def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
     assert "# not saved" in stage.emacs.buffer_text("greeting.py")
 
 
+def test_what_emacs_saves_under_a_review_stays(stage: Stage) -> None:
+    """It is merged into the proposal, and where the CLI writes no file that has changed, the merged text is kept."""
+    path = stage.sandbox.greeting
+    open_review(stage)
+    stage.emacs.eval("(progn (setq auto-save-visited-interval 0.1) (auto-save-visited-mode 1) nil)")
+    stage.emacs.eval(f'(with-current-buffer "{path.name}" (goto-char (point-max)) (insert "# mine\\n") nil)')
+    # It saves when Emacs is idle after a key.
+    stage.screen.keys("C-x", "o")
+    stage.screen.wait_for("merged with what was")
+    stage.emacs.eval("(progn (auto-save-visited-mode -1) nil)")
+    assert path.read_text() == GREETING + "# mine\n"
+    stage.model.say("All done.")
+    stage.accept("All done.")
+    stage.screen.wait_for("has been modified since you last read it")
+    stage.wait_until_said("has not written")
+    assert path.read_text() == GREETING + "# mine\n"
+    stage.emacs.command("qwen-companion-kept-apply")
+    wait_until(stage.emacs, f'(string-suffix-p "# mine\\n" (with-current-buffer "{path.name}" (buffer-string)))')
+    assert stage.emacs.buffer_text(path.name) == EDITED + "# mine\n"
+    stage.emacs.eval(f'(with-current-buffer "{path.name}" (save-buffer) nil)')
+
+
 def test_a_proposal_is_accepted_in_the_terminal(stage: Stage) -> None:
     open_review(stage)
     stage.model.say("All done.")

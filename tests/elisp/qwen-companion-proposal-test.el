@@ -597,8 +597,7 @@ that of the unified review."
           (should (string-search (concat "a link out of the workspace to " outside)
                                  (qwen-companion-proposal-test--header proposal)))
           (should (string-search (concat " " outside ": proposed") (qwen-companion-proposal-test--header proposal)))
-          (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
+          (qwen-companion-proposal-test--accept-if proposal (equal text "one\n")))))))
 
 (ert-deftest qwen-companion-proposal-test-a-link-is-noticed-by-itself ()
   "The review names it at once; the first acceptance is refused all the same."
@@ -614,8 +613,14 @@ that of the unified review."
           (qwen-companion-test-wait-for
            (string-search said (qwen-companion-proposal-test--header proposal)))
           (qwen-companion-test-refused (regexp-quote said) (qwen-companion-diff-accept proposal))
-          (qwen-companion-diff-accept proposal)
-          (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))))
+          (qwen-companion-proposal-test--accept-if proposal (equal text "one\n")))))))
+
+(defun qwen-companion-proposal-test--accept-if (proposal same)
+  "Check that PROPOSAL is accepted now if SAME, else that another text is merged."
+  (if same
+      (qwen-companion-diff-accept proposal)
+    (qwen-companion-test-refused "which is being merged" (qwen-companion-diff-accept proposal)))
+  (should (equal (and same '((accepted "two\n"))) (qwen-companion-test-outcomes))))
 
 (ert-deftest qwen-companion-proposal-test-states-of-the-file-on-disk ()
   "Deleted, a directory, or already as proposed: each in its own words."
@@ -648,9 +653,8 @@ that of the unified review."
           (when note
             (should (string-search note (qwen-companion-proposal-test--header proposal)))))
         ;; What is shown so from the beginning was seen.
-        (when (if (eq shown 'before) refusal (not shown))
-          (qwen-companion-test-refused (or refusal "was written after")
-            (qwen-companion-diff-accept proposal)))
+        (when (and refusal (not (eq shown 'after)))
+          (qwen-companion-test-refused refusal (qwen-companion-diff-accept proposal)))
         (qwen-companion-diff-accept proposal)
         (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))))))
 
@@ -1122,7 +1126,6 @@ The CLI writes both one after the other, and nothing is amiss."
 ;;; The disk side
 
 (ert-deftest qwen-companion-proposal-test-the-disk-side-follows-a-file-nobody-visits ()
-  "Accepting a text that would overwrite the change is refused once, with why."
   ;; A new time alone overwrites nothing.
   (qwen-companion-proposal-test-with-one
     (qwen-companion-proposal-test--prepare proposal)
@@ -1137,26 +1140,89 @@ The CLI writes both one after the other, and nothing is amiss."
         (qwen-companion-test-write "a.txt" "ONE\n" 2)
         (qwen-companion-test-wait-for (equal "ONE\n" (qwen-companion-proposal-test--on-disk proposal))))
       (should (> refreshed 0)))
-    (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))
-    (qwen-companion-test-refused "a\\.txt was written after this was proposed, and accepting may overwrite that"
-      (qwen-companion-diff-accept proposal))
-    (should-not (qwen-companion-test-outcomes))
-    (qwen-companion-diff-accept proposal)
-    (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes)))))
+    (should (qwen-companion-test-header-p "changed since" (qwen-companion-proposal-buffer proposal)))))
 
-(ert-deftest qwen-companion-proposal-test-file-written-before-the-review-is-shown ()
-  "Accepting from the list is refused once; the review itself says so."
-  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
-    (dolist (shown '(nil t))
-      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
-        (qwen-companion-test-write "a.txt" "other\n" 2)
-        (if shown
-            (progn
-              (qwen-companion-proposal-test--prepare proposal)
-              (should (qwen-companion-test-header-p "written since" (qwen-companion-proposal-buffer proposal))))
-          (should-error (qwen-companion-diff-accept proposal) :type 'user-error))
-        (qwen-companion-diff-accept proposal)
-        (delete-file "a.txt")))))
+;;; What was written under a review
+
+(defmacro qwen-companion-proposal-test-with-written (proposed written shown &rest body)
+  "Run BODY where WRITTEN was saved after a CLI proposed PROPOSED; `proposal'.
+SHOWN is when the review was shown: `before' that, `after' it, or nil."
+  (declare (indent 3) (debug t))
+  `(qwen-companion-test-with-proposals '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
+     (cl-letf (((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-test-merge-now))
+       (let ((proposal (qwen-companion-test-propose "a.txt" ,proposed)))
+         (setf (qwen-companion-proposal-style proposal) 'unified)
+         (when (eq ,shown 'before)
+           (qwen-companion-proposal-test--prepare proposal))
+         (qwen-companion-test-write "a.txt" ,written 2)
+         (when (eq ,shown 'after)
+           (qwen-companion-proposal-test--prepare proposal))
+         (when ,shown
+           (qwen-companion-test-wait-for (equal ,written (qwen-companion-proposal-test--on-disk proposal))))
+         ,@body))))
+
+(ert-deftest qwen-companion-proposal-test-what-was-written-since-is-merged ()
+  "The review shows that, so one key accepts it; unseen, the first one is refused."
+  (dolist (shown '(before after nil))
+    (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nmine\n" shown
+      (if shown
+          (should (string-search "merged with what was written since"
+                                 (qwen-companion-proposal-test--header proposal)))
+        (qwen-companion-test-refused "a\\.txt was written after this was proposed"
+          (qwen-companion-diff-accept proposal))
+        (should-not (qwen-companion-test-outcomes)))
+      (qwen-companion-diff-accept proposal)
+      (should (equal '((accepted "ONE\n2\n3\n4\n5\n6\nmine\n")) (qwen-companion-test-outcomes))))))
+
+(ert-deftest qwen-companion-proposal-test-each-text-written-since-is-merged ()
+  "Emacs saves again and again while a review waits."
+  (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nm\n" 'before
+    (qwen-companion-test-write "a.txt" "1\n2\n3\n4\n5\n6\nmine\n" 4)
+    (qwen-companion-review-file-written (expand-file-name "a.txt"))
+    (qwen-companion-diff-accept proposal)
+    (should (equal '((accepted "ONE\n2\n3\n4\n5\n6\nmine\n")) (qwen-companion-test-outcomes)))))
+
+(ert-deftest qwen-companion-proposal-test-the-same-lines-were-written-since ()
+  "Accepting marks the conflict; no further key overwrites what was written."
+  (dolist (shown '(before after nil))
+    (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "mine\n2\n3\n4\n5\n6\n7\n" shown
+      (when shown
+        (should (string-search "changed since in the same lines" (qwen-companion-proposal-test--header proposal))))
+      (let ((before (qwen-companion-proposal-text proposal)))
+        (should (equal "ONE\n2\n3\n4\n5\n6\n7\n" before)))
+      (qwen-companion-test-refused "written after this was proposed" (qwen-companion-diff-accept proposal))
+      (when shown
+        (should (string-search "1 conflict" (qwen-companion-proposal-test--header proposal))))
+      (should (string-prefix-p "<<<<<<< proposed\nONE\n||||||| before\n1\n=======\nmine\n>>>>>>> on disk\n"
+                               (qwen-companion-proposal-text proposal)))
+      (dotimes (_ 2)
+        (qwen-companion-test-refused "has conflicts with what was written since" (qwen-companion-diff-accept proposal)))
+      (should-not (qwen-companion-test-outcomes))
+      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+        (goto-char (point-min))
+        (let ((inhibit-read-only t))
+          (smerge-keep-all)
+          (qwen-companion-conflicts-update)))
+      (qwen-companion-diff-accept proposal)
+      (should (equal '((accepted "ONE\n1\nmine\n2\n3\n4\n5\n6\n7\n")) (qwen-companion-test-outcomes))))))
+
+(ert-deftest qwen-companion-proposal-test-what-was-written-since-cannot-be-merged ()
+  "As long as that is so, accepting is refused; rejecting is not."
+  (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nmine\n" nil
+    (cl-letf (((symbol-function 'qwen-companion-merge-texts)
+               (lambda (&rest arguments) (funcall (car (last arguments)) nil))))
+      (dotimes (_ 3)
+        (qwen-companion-test-said "cannot be merged with the proposal; reject it"
+          (qwen-companion-test-refused "written after this" (qwen-companion-diff-accept proposal)))))
+    (should-not (qwen-companion-test-outcomes))
+    (qwen-companion-diff-reject proposal)
+    (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))))
+
+(ert-deftest qwen-companion-proposal-test-line-ends-written-since-are-no-conflict ()
+  (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\r\n2\r\n3\r\n4\r\n5\r\n6\r\nmine\r\n" nil
+    (qwen-companion-proposal-test--prepare proposal)
+    (qwen-companion-diff-accept proposal)
+    (should (equal '((accepted "ONE\n2\n3\n4\n5\n6\nmine\n")) (qwen-companion-test-outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-byte-order-mark-is-kept-and-not-shown ()
   "Some CLIs take it for text, propose it and write the answer as it is."

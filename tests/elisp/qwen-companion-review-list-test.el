@@ -125,9 +125,10 @@
           (should (equal (if accepts "ONE\n2\n3\n" "1\n2\n3\n") (car (against other))))
           (unless accepts
             (should (string-match-p "on disk" (cdr (against other)))))
-          ;; The user has seen what it would overwrite.
+          ;; What the first one has written is part of it.
           (qwen-companion-diff-accept other)
-          (should (eq 'accepted (qwen-companion-proposal-state other)))
+          (should (equal (list 'accepted (if accepts "ONE\n2\nTHREE\n" "1\n2\nTHREE\n"))
+                         (car (last (qwen-companion-test-outcomes)))))
           (write-region "1\n2\n3\n" nil "a.txt" nil 'silent))))))
 
 (ert-deftest qwen-companion-review-list-test-fits-into-eighty-columns ()

@@ -576,10 +576,11 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
 
 (defmacro qwen-companion-test-with-reviews (files &rest body)
   "Run BODY with FILES and a connected companion, in an orderly frame.
-Reviews are shown by command, and texts are compared at once."
+Reviews are shown by command, and texts are compared and merged at once."
   (declare (indent 1) (debug t))
   `(qwen-companion-test-with-proposals ,files
-     (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now))
+     (cl-letf (((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now)
+               ((symbol-function 'qwen-companion-merge-texts) #'qwen-companion-test-merge-now))
        (set-frame-size (selected-frame) 120 40)
        (save-window-excursion
          (delete-other-windows)

@@ -16,6 +16,7 @@
 ;; - The text sent with an acceptance is exactly what the review showed.
 ;; - Each proposal ends exactly once.
 ;; - No text is lost: it is on disk, or kept.
+;; - No acceptance overwrites what was written under its review: it is merged.
 ;; - No message says something of a file that its bytes do not bear out.
 ;; - No buffer, window, or watch of a file is left.
 ;;
@@ -50,7 +51,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
   proposal cli file base text end accepted known)
 
 (defvar reviews-fuzz--all nil "All proposals, newest first.")
-(defvar reviews-fuzz--merges nil "What is to be merged: (BASE MINE THEIRS CALLBACK).")
+(defvar reviews-fuzz--merges nil "What is to be merged: (BASE MINE THEIRS LABELS CALLBACK).")
 (defvar reviews-fuzz--trace nil "What was done, newest first.")
 (defvar reviews-fuzz--said nil "What was said that is not true, newest first.")
 (defvar reviews-fuzz--kept nil "Texts kept lately: (FILE . TEXT).")
@@ -230,7 +231,8 @@ That is when the user has edited it, or ALWAYS."
             (funcall command proposal)
             (setf (reviews-fuzz--sent-end sent) (if accept 'accepted 'rejected))
             (when accept
-              (setf (reviews-fuzz--sent-accepted sent) shown))
+              (setf (reviews-fuzz--sent-accepted sent) shown)
+              (reviews-fuzz--check-merged sent))
             (let* ((payload (cdar qwen-companion-test-calls))
                    (text (qwen-companion-test-text-in payload)))
               (unless (and (equal (qwen-companion-proposal-id proposal)
@@ -242,6 +244,14 @@ That is when the user has edited it, or ALWAYS."
         (user-error
          (unless (memq proposal (qwen-companion-proposals))
            (error "Refused and ended: %S" err)))))))
+
+(defun reviews-fuzz--check-merged (sent)
+  "Check that SENT was accepted with all that is in its file, if that is there."
+  (let ((disk (reviews-fuzz--plain (reviews-fuzz--disk (reviews-fuzz--sent-file sent))))
+        (origin (qwen-companion-proposal-origin (reviews-fuzz--sent-proposal sent))))
+    (unless (member disk (list "" (reviews-fuzz--plain (cdr origin))))
+      (error "%S was accepted over %S, which it is not merged with"
+             (reviews-fuzz--sent-accepted sent) disk))))
 
 (defun reviews-fuzz--hunk ()
   "Drop a hunk, or bring one back."
@@ -335,12 +345,12 @@ That is when the user has edited it, or ALWAYS."
   "Answer what is to be merged."
   (when-let* ((merge (car (last reviews-fuzz--merges))))
     (setq reviews-fuzz--merges (butlast reviews-fuzz--merges))
-    (pcase-let ((`(,base ,mine ,theirs ,callback) merge))
-      (let ((result (reviews-fuzz--combine base mine theirs)))
-        (funcall callback
-                 (and result
-                      (make-qwen-companion-merge-result
-                       :edits [] :text result)))))))
+    (pcase-let ((`(,base ,mine ,theirs ,labels ,callback) merge))
+      (funcall callback
+               (if labels
+                   (and (< 0 (random 10)) (qwen-companion-test-merge base mine theirs labels))
+                 (when-let* ((result (reviews-fuzz--combine base mine theirs)))
+                   (make-qwen-companion-merge-result :edits [] :text result)))))))
 
 (defun reviews-fuzz--close ()
   "Let a proposal be answered in the terminal."
@@ -576,8 +586,10 @@ They are compared now, when it is said."
                   ((symbol-function 'qwen-companion-rescue-compare) #'ignore)
                   ((symbol-function 'qwen-companion-merge-compare) #'qwen-companion-test-compare-now)
                   ((symbol-function 'qwen-companion-merge-texts)
-                   (lambda (base mine theirs _labels callback)
-                     (push (list base mine theirs callback) reviews-fuzz--merges))))
+                   (lambda (base mine theirs labels callback)
+                     (push (list base (if (bufferp mine) (qwen-companion-test-buffer-text mine) mine)
+                                 theirs labels callback)
+                           reviews-fuzz--merges))))
           (set-frame-size (selected-frame) 120 40)
           (delete-other-windows)
           (switch-to-buffer (get-buffer-create "*terminal*"))
