@@ -17,7 +17,7 @@
                   (func beg end pass-columns &rest args))
 (declare-function evil-change-to-initial-state "ext:evil-core"
                   (&optional buffer message) t)
-(declare-function evil-initial-state "ext:evil-core" (mode &optional default) t)
+(declare-function evil-initial-state "ext:evil-core" t)
 (declare-function evil-make-overriding-map "ext:evil-core" (keymap &optional state copy))
 (declare-function evil-set-initial-state "ext:evil-core" (mode state))
 (declare-function evil-visual-range "ext:evil-states" ())
