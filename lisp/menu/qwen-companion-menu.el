@@ -254,7 +254,7 @@ They are those of its `:type', a `choice' or a boolean.")
          (unless (or (qwen-companion-proposals) (qwen-companion-session-list-waiting)) "none"))
         ("w" "Write a prompt" qwen-companion-ask)
         ("W" "Ask at once" qwen-companion-ask-send
-         (unless (qwen-companion-registry-sessions) "no CLI"))
+         (unless (qwen-companion-ask-possible-p) "no CLI"))
         ("b" "Take back" qwen-companion-ask-take-back
          (unless (qwen-companion-prompts-waiting) "none"))
         ("P" "Last plan" qwen-companion-plan (qwen-companion-menu--not-ready))

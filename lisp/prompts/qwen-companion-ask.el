@@ -298,21 +298,30 @@ See `qwen-companion-ask' for what is quoted."
 
 ;;; Sending
 
-(defun qwen-companion-ask--sessions (root)
+(defun qwen-companion-ask--candidates (root)
   "Return the CLIs to which a prompt about ROOT can be sent.
 They run where ROOT is, in terminals of this Emacs, or outside and are
-registered.  Signal a `user-error' when there is none."
-  (or (seq-filter
-       (lambda (session)
-         (if (qwen-companion-terminal-session-buffer session)
-             ;; At another place, the names in a prompt would mean other files.
-             (let ((place (qwen-companion-session-place session)))
-               (or (equal (file-remote-p root) place)
-                   (and place (qwen-companion-places-shared-path root place))))
-           (when-let* (((not (file-remote-p root)))
-                       (cli (qwen-companion-registry-of session)))
-             (not (qwen-companion-registry-refusal cli)))))
-       (qwen-companion-registry-sessions))
+registered."
+  (seq-filter
+   (lambda (session)
+     (if (qwen-companion-terminal-session-buffer session)
+         ;; At another place, the names in a prompt would mean other files.
+         (let ((place (qwen-companion-session-place session)))
+           (or (equal (file-remote-p root) place)
+               (and place (qwen-companion-places-shared-path root place))))
+       (when-let* (((not (file-remote-p root)))
+                   (cli (qwen-companion-registry-of session)))
+         (not (qwen-companion-registry-refusal cli)))))
+   (qwen-companion-registry-sessions)))
+
+(defun qwen-companion-ask-possible-p ()
+  "Return non-nil when there is a CLI to which a prompt can be sent from here."
+  (qwen-companion-ask--candidates (qwen-companion-ask--current-root)))
+
+(defun qwen-companion-ask--sessions (root)
+  "Return the CLIs to which a prompt about ROOT can be sent.
+Signal a `user-error' when there is none."
+  (or (qwen-companion-ask--candidates root)
       (user-error
        (if (qwen-companion-backend-sessions)
            "No CLI of this place is in a terminal of this Emacs; M-x qwen-companion-run starts one"

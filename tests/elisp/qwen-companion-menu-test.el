@@ -100,6 +100,14 @@ With SHOWN non-nil, leave out those of chats where these are off."
       (qwen-companion-test-with-sessions sessions
         (should (string-match-p said (qwen-companion-menu-test--state)))))))
 
+(ert-deftest qwen-companion-menu-test-asking-needs-a-cli-that-can-be-prompted ()
+  "One that is connected without a terminal in Emacs takes no prompt."
+  (qwen-companion-test-with-state 'ready
+    (qwen-companion-test-with-sessions '((:id "a" :client "Qwen Code" :version "1"))
+      (let ((ask (assoc "W" (qwen-companion-menu-test--commands))))
+        (should-error (call-interactively (nth 2 ask)) :type 'user-error)
+        (should (equal "no CLI" (eval (nth 3 ask) t)))))))
+
 (ert-deftest qwen-companion-menu-test-says-what-is-hidden ()
   (let ((qwen-companion-excluded-files '("*.key")))
     (qwen-companion-test-with-files '(("a.txt" "a\n"))
