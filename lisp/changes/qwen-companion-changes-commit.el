@@ -40,6 +40,8 @@ With \"Qwen-Session\" the message of
   :group 'qwen-companion
   :type '(choice (const :tag "None" nil) string))
 
+(defconst qwen-companion-changes-commit--buffer-name "*qwen-companion commit*")
+
 (defconst qwen-companion-changes-commit--patience 60
   "Seconds that a command waits for git; it can be quit.")
 
@@ -118,6 +120,8 @@ touched.  What is undone is left out."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,files) (qwen-companion-changes-commit--chosen))
                (message (qwen-companion-changes-commit--message group files))
+               (_ (qwen-companion-changes-commit--check-draft
+                   (qwen-companion-changes-items-group-root group)))
                (reply (qwen-companion-changes-commit--ask group files 'stage))
                (others (qwen-companion-journal-reply-others reply)))
     (when others
@@ -157,24 +161,44 @@ FILES are those with the changes."
                              (list (concat "--message=" message)))))
       (qwen-companion-changes-commit--log-edit message files))))
 
+(defun qwen-companion-changes-commit--draft ()
+  "Return the log buffer with a message that the user has begun to edit, or nil."
+  (when-let* ((buffer (get-buffer qwen-companion-changes-commit--buffer-name)))
+    (and (buffer-modified-p buffer) buffer)))
+
+(defun qwen-companion-changes-commit--check-draft (root)
+  "Signal a `user-error' if a message for another directory than ROOT is edited."
+  (when-let* ((buffer (qwen-companion-changes-commit--draft))
+              (other (buffer-local-value 'default-directory buffer)))
+    (unless (equal (file-name-as-directory root) other)
+      (user-error "A commit in %s is not done; end it in %s, or kill that buffer"
+                  (qwen-companion-untrusted-path other) (buffer-name buffer)))))
+
 (defun qwen-companion-changes-commit--log-edit (message files)
   "Let the user edit MESSAGE in a log buffer of VC.
-FILES are those with the changes."
+FILES are those with the changes.  What the user has begun to write there
+stays."
   (require 'log-edit)
   (require 'vc-git)
-  (let ((directory default-directory)
-        (buffer (get-buffer-create "*qwen-companion commit*")))
+  (let* ((directory default-directory)
+         (draft (qwen-companion-changes-commit--draft))
+         (buffer (get-buffer-create qwen-companion-changes-commit--buffer-name))
+         (all (append (and draft (with-current-buffer draft
+                                   (mapcar #'expand-file-name (log-edit-files))))
+                      files))
+         (names (delete-dups (mapcar #'file-relative-name all))))
     (with-current-buffer buffer
-      (setq default-directory directory)
-      (erase-buffer))
+      (setq default-directory directory))
     (log-edit #'qwen-companion-changes-commit--done nil
-              `((log-edit-listfun . ,(lambda () (mapcar #'file-relative-name files)))
+              `((log-edit-listfun . ,(lambda () names))
                 (log-edit-diff-function . qwen-companion-changes-commit--show-staged))
               buffer 'vc-git-log-edit-mode)
-    (erase-buffer)
-    (insert "Summary: " message)
-    (goto-char (point-min))
-    (end-of-line)))
+    (unless draft
+      (erase-buffer)
+      (insert "Summary: " message)
+      (goto-char (point-min))
+      (end-of-line)
+      (set-buffer-modified-p nil))))
 
 (defun qwen-companion-changes-commit--show-staged ()
   "Show the difference of the index from the last commit."

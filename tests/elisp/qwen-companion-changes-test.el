@@ -1241,6 +1241,40 @@ BYTES is nil for a whole change."
                          (buffer-string)))))
       (should (equal "mine\n" (qwen-companion-changes-test-bytes (expand-file-name "a.txt" directory)))))))
 
+(declare-function log-edit-files "log-edit" ())
+
+(ert-deftest qwen-companion-changes-test-a-message-that-is-being-written-stays ()
+  (qwen-companion-changes-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "2\n")) :prompt "First")
+    (qwen-companion-changes-test-turn "two" '(("b.txt" "2\n")) :prompt "Second")
+    (qwen-companion-changes-test-open)
+    (let ((changes (current-buffer)))
+      (cl-flet ((commit (prompt)
+                  (setq qwen-companion-changes-test-staged (list '(:staged 1)))
+                  (switch-to-buffer changes)
+                  (delete-other-windows)
+                  (qwen-companion-changes-test-press-at prompt "C")
+                  (get-buffer "*qwen-companion commit*")))
+        (unwind-protect
+            (progn
+              ;; Untouched, it is of the last turn.
+              (commit "First")
+              (with-current-buffer (commit "Second")
+                (should (equal "Summary: Second" (buffer-string)))
+                (goto-char (point-max))
+                (insert "\n\nMy words"))
+              (with-current-buffer (commit "First")
+                (should (equal "Summary: Second\n\nMy words" (buffer-string)))
+                (should (equal '("b.txt" "a.txt") (log-edit-files)))
+                (setq default-directory "/")
+                (let ((qwen-companion-test-calls nil))
+                  (qwen-companion-test-refused "is not done" (commit "First"))
+                  (should-not (qwen-companion-test-sent 'journal-stage)))
+                (with-current-buffer "*qwen-companion commit*"
+                  (should (equal "Summary: Second\n\nMy words" (buffer-string))))))
+          (setq qwen-companion-changes-test-staged nil)
+          (kill-buffer "*qwen-companion commit*"))))))
+
 (ert-deftest qwen-companion-changes-test-commits-with-magit ()
   "Magit gets the message; without a prompt, git asks for one as ever."
   (qwen-companion-changes-test-with '(("a.txt" "1\n"))

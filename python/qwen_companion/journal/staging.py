@@ -34,6 +34,9 @@ _OPTIONS = (
 
 _GITLINK = "160000"
 
+_BEGUN = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
+"""The files of a repository in which git has begun what the next commit ends."""
+
 
 class StagingError(CompanionError):
     """Changes cannot be put into the index or a patch; the text says why."""
@@ -69,7 +72,7 @@ class Staging:
         self._top = self._repository.top if self._repository else root
 
     def stage(self, nets: Sequence[Net], onto_staged: bool = False) -> int:
-        """Put the changes `nets` into the user's index, and return how many files differ there now.
+        """Put the changes `nets` into the user's index, and return of how many files they are there now.
 
         The index is to be that of the last commit, unless the changes may come `onto_staged` ones.
         """
@@ -79,24 +82,40 @@ class Staging:
         git = Git(self._top, self._environ, None)
         place = (f"--git-dir={repository.directory}", f"--work-tree={self._top}")
         index = self._index(git, place)
+        for mark, what in _BEGUN.items():
+            if os.path.lexists(os.path.join(repository.directory, mark)):
+                raise StagingError(f"a {what} is in progress, which a commit would end; commit or abort it first")
+        committed = self._committed(git, place)
         names = [self._name(path) for net in nets for path in (net.path, net.previous) if path is not None]
         self._check(git, place, index, names)
-        staged = self._staged(git, place, index)
-        if staged and not onto_staged:
-            raise OthersStagedError(len(staged))
+        staged = set(self._staged(git, place, index))
+        others = set(staged)
+        changed: dict[bytes, Entry | None] = {}
+        count = 0
         with tempfile.TemporaryDirectory() as directory:
             work = _Work(git, directory, repository, None)
             before, after = work.entries(nets, self._name, before=True), work.entries(nets, self._name, before=False)
-            found = [self._lines(work, net, index, before, after) for net in nets]
-        changed = [lines for lines in found if lines]
-        if not changed:
-            if staged:
-                # A commit of it was begun and failed, or was given up.
-                return len(staged)
+            for net in nets:
+                own = {self._name(net.path), self._name(net.previous or net.path)}
+                there = index
+                if own & staged and self._is_its_own(work, net, (index, committed), before, after):
+                    others -= own
+                    there = committed
+                wanted = self._wanted(work, net, (there, committed), before, after)
+                found = {name: entry for name, entry in wanted.items() if index.get(name) != entry}
+                # Or it is there already: a commit of it was begun and failed, or was given up.
+                count += bool(found or own & staged)
+                changed |= found
+        if others and not onto_staged:
+            raise OthersStagedError(len(others))
+        if count == 0:
             raise StagingError("it is in the last commit already")
-        data = b"".join(line for lines in changed for line in lines)
-        run(git, [*place, "update-index", "-z", "--index-info"], self._top, data)
-        return len(changed)
+        lines: list[bytes] = []
+        for name, entry in changed.items():
+            told = entry or Entry("0", "0" * len(index[name].digest))
+            lines.append(f"{told.mode} {told.digest}\t".encode() + name + b"\0")
+        run(git, [*place, "update-index", "-z", "--index-info"], self._top, b"".join(lines))
+        return count
 
     def patch(self, nets: Sequence[Net]) -> bytes:
         """Return the changes `nets` as a patch for `git apply`."""
@@ -110,7 +129,7 @@ class Staging:
         """Return the name of `path` below the top of the repository."""
         name = os.path.relpath(path, os.fsencode(self._top))
         if name.startswith(b".."):
-            raise StagingError(f"{printable(os.fsdecode(name))} is not in the repository {self._top}")
+            raise StagingError(f"the file {printable(os.fsdecode(name))} is not in the repository {self._top}")
         return name
 
     # --- The user's index ---
@@ -134,7 +153,8 @@ class Staging:
                 is_module = directory in index and index[directory].mode == _GITLINK
                 mark = os.path.join(os.fsencode(self._top), directory, b".git")
                 if is_module or (directory != name and os.path.lexists(mark)):
-                    raise StagingError(f"{printable(os.fsdecode(name))} is in a repository of its own or a submodule")
+                    called = printable(os.fsdecode(name))
+                    raise StagingError(f"the file {called} is in a repository of its own or a submodule")
                 directory = os.path.dirname(directory)
         new = [name for name in names if name not in index]
         if new:
@@ -143,38 +163,82 @@ class Staging:
             for name in items(run(git, command, self._top, listed, good=(0, 1))):
                 raise StagingError(f"git ignores {printable(os.fsdecode(name[2:]))}")
 
+    def _head(self, git: Git, place: Sequence[str]) -> str | None:
+        """Return the digest of the tree of the last commit, None without one."""
+        head = run(git, [*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"], self._top, good=(0, 1))
+        return head.decode().strip() or None
+
+    def _committed(self, git: Git, place: Sequence[str]) -> dict[bytes, Entry]:
+        """Return the entries of the last commit by their names."""
+        found: dict[bytes, Entry] = {}
+        head = self._head(git, place)
+        for line in items(run(git, [*place, "ls-tree", "-r", "-z", head], self._top)) if head else ():
+            entry, _, name = line.partition(b"\t")
+            mode, _, digest = entry.decode().split(" ")
+            found[name] = Entry(mode, digest)
+        return found
+
     def _staged(self, git: Git, place: Sequence[str], index: Mapping[bytes, Entry]) -> list[bytes]:
         """Return the names in the index that differ from the last commit."""
-        head = run(git, [*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"], self._top, good=(0, 1))
-        if not head:
+        head = self._head(git, place)
+        if head is None:
             return list(index)
-        command = ["diff-index", "--cached", "--name-only", "-z", "--ita-invisible-in-index", head.decode().strip()]
+        command = ["diff-index", "--cached", "--name-only", "-z", "--ita-invisible-in-index", head]
         return items(run(git, [*place, *command], self._top))
 
-    def _lines(
+    def _is_its_own(
         self,
         work: _Work,
         net: Net,
-        index: Mapping[bytes, Entry],
+        trees: tuple[Mapping[bytes, Entry], Mapping[bytes, Entry]],
         before: Mapping[bytes, Entry],
         after: Mapping[bytes, Entry],
-    ) -> list[bytes]:
-        """Return what is to be told to `git update-index` of the change `net`."""
+    ) -> bool:
+        """Return whether the index has of the files of `net` what the agent has put there itself, and no more.
+
+        `trees` are the index and the last commit.
+        """
+        index, committed = trees
+        name, old = self._name(net.path), self._name(net.previous or net.path)
+        if old != name and old not in index and old in committed and index.get(name) == committed[old]:
+            # Moved by `git mv`, and edited after that.
+            return True
+        try:
+            wanted = self._wanted(work, net, (committed, committed), before, after)
+        except StagingError:
+            return False
+        return all(index.get(each) == {**committed, **wanted}.get(each) for each in (name, old))
+
+    def _wanted(
+        self,
+        work: _Work,
+        net: Net,
+        trees: tuple[Mapping[bytes, Entry], Mapping[bytes, Entry]],
+        before: Mapping[bytes, Entry],
+        after: Mapping[bytes, Entry],
+    ) -> dict[bytes, Entry | None]:
+        """Return the entries that the change `net` makes of a tree, None for one to remove.
+
+        `trees` are that tree and the last commit.
+        """
+        index, committed = trees
         name = self._name(net.path)
         old = name if net.previous is None else self._name(net.previous)
         was, now, there = before.get(old), after.get(name), index.get(old)
-        printed = printable(os.fsdecode(old))
+        printed = f"the file {printable(os.fsdecode(old))}"
         if was is None and there is not None and not work.bytes_of(there.digest):
             # Only announced, by `git add --intent-to-add`.
             there = None
         if there == now and old == name:
-            return []
+            return {}
         if was is None and there is not None:
             raise StagingError(f"{printed} is in the repository with another text, and new in the change")
+        if was is not None and there is None and old in committed:
+            raise StagingError(f"{printed} is deleted in the index, and edited in the change")
         if was is not None and there is None:
             raise StagingError(f"{printed} was not in the repository before the change; commit it as it was first")
         if old != name and name in index:
-            raise StagingError(f"{printable(os.fsdecode(name))} is in the repository already")
+            raise StagingError(f"the file {printable(os.fsdecode(name))} is in the repository already")
         if was is None or there is None or now is None or was.digest == there.digest:
             if was is not None and there is not None and now is None and was.digest != there.digest:
                 raise StagingError(f"{printed} is deleted, and has other changes that are not committed")
@@ -183,12 +247,8 @@ class Staging:
             result = replace(now, digest=work.merged(printed, was, there, now))
         if result is not None and was is not None and there is not None and was.mode == result.mode:
             result = replace(result, mode=there.mode)
-        if result == there and old == name:
-            return []
-        gone = b"" if there is None else f"0 {'0' * len(there.digest)}\t".encode()
-        lines = [] if old == name or there is None else [gone + old + b"\0"]
-        start = gone if result is None else f"{result.mode} {result.digest}\t".encode()
-        return [*lines, start + name + b"\0"]
+        # A name may be free only when the old one is gone.
+        return {**({} if old == name else {old: None}), name: result}
 
 
 def run(

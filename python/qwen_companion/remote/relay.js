@@ -994,6 +994,9 @@ function removeMade(root, directory, since) {
 
 const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: false }, accept);
 
+// The files of a repository in which git has begun what the next commit ends.
+const BEGUN = { MERGE_HEAD: "merge", CHERRY_PICK_HEAD: "cherry-pick", REVERT_HEAD: "revert" };
+
 const REQUESTS = {
     // Listen on the port that is preferred, else on any.
     serve: ({ port }) => server.listening ? { port: server.address().port } : new Promise((resolve, reject) => {
@@ -1053,6 +1056,11 @@ const REQUESTS = {
     async stage({ root, data, onto }) {
         const apply = (...options) => git(root, ["apply", "--cached", "--whitespace=nowarn", ...options, "-"], data);
         const count = async () => (await git(root, ["diff", "--cached", "--name-only", "-z"])).filter((c) => c === 0).length;
+        const directory = path.resolve(root, (await git(root, ["rev-parse", "--git-dir"])).toString().trim());
+        for (const [mark, what] of Object.entries(BEGUN)) {
+            if (!fs.existsSync(path.join(directory, mark))) continue;
+            throw new Error(`a ${what} is in progress, which a commit would end; commit or abort it first`);
+        }
         const others = await count();
         if (others > 0 && !onto) return { others };
         try {

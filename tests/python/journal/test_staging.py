@@ -114,7 +114,7 @@ def test_new_deleted_renamed_links_modes_and_binaries(project: Project) -> None:
     assert disk(project) == there
     # The commit may fail, and be asked for again.
     before = index(project)
-    assert staging(project).stage(nets[:1], onto_staged=True) == 8  # The moved one has two names.
+    assert staging(project).stage(nets[:1], onto_staged=True) == 1
     assert index(project) == before
     # The patch makes the same of the last commit.
     wanted = index(project)
@@ -137,12 +137,66 @@ def test_what_does_not_stand_on_the_commit_is_refused_with_the_reason(project: P
         "deleted": net(project, "a", numbered(9, {4: "mine"}), None),
     }
     for reason, bad in cases.items():
-        with pytest.raises(StagingError, match=reason):
+        with pytest.raises(StagingError, match=reason) as refused:
             staging(project).stage([good, bad])
+        # Emacs begins a sentence with it, which the name of a file does not stand.
+        assert str(refused.value).startswith("the ")
         assert index(project) == before
     project.write(".gitignore", b"secret\n")
     with pytest.raises(StagingError, match="git ignores secret"):
         staging(project).stage([good, net(project, "secret", None, b"1\n")])
+    assert index(project) == before
+
+
+def test_what_the_agent_has_given_to_git_itself(project: Project) -> None:
+    """After its `git mv`, `git rm` and `git add` the index has those changes, and no others are counted."""
+    project.commit(old=numbered(9), gone=b"gone\n", edited=numbered(9), both=numbered(9))
+    project.git("mv", "old", "new")
+    project.git("rm", "--quiet", "gone")
+    project.write("new", numbered(9, {4: "agent"}))
+    project.write("edited", numbered(9, {4: "agent"}))
+    project.git("add", "edited")
+    root = os.path.realpath(project.root)
+    nets = [
+        Net(
+            os.fsencode(f"{root}/new"),
+            side(numbered(9)),
+            side(numbered(9, {4: "agent"})),
+            previous=os.fsencode(f"{root}/old"),
+        ),
+        net(project, "gone", b"gone\n", None),
+        net(project, "edited", numbered(9), numbered(9, {4: "agent"})),
+    ]
+    for _ in range(2):
+        assert staging(project).stage(nets) == 3
+        assert sorted(index(project)) == ["both", "edited", "new"]
+        assert staged(project, "new") == numbered(9, {4: "agent"})
+    # What the user has staged in the same files is another change.
+    project.write("edited", numbered(9, {4: "agent", 8: "mine"}))
+    project.git("add", "edited")
+    with pytest.raises(OthersStagedError):
+        staging(project).stage(nets)
+    # So is the deletion of a file that the agent has edited.
+    project.git("reset", "--quiet", "--hard")
+    project.git("rm", "--quiet", "--cached", "both")
+    with pytest.raises(StagingError, match="the file both is deleted in the index"):
+        staging(project).stage([net(project, "both", numbered(9), numbered(9, {4: "agent"}))], onto_staged=True)
+
+
+@pytest.mark.parametrize("command", ["merge", "cherry-pick", "revert"])
+def test_a_merge_under_way_is_not_committed(project: Project, command: str) -> None:
+    project.commit(a=numbered(30), b=b"1\n")
+    project.git("checkout", "--quiet", "-b", "other")
+    project.commit(a=numbered(30, {3: "other"}))
+    project.git("checkout", "--quiet", "main")
+    project.commit(a=numbered(30, {3: "main"}))
+    project.commit(a=numbered(30, {3: "main again"}))
+    with pytest.raises(subprocess.CalledProcessError):
+        project.git(command, "HEAD~1" if command == "revert" else "other")
+    project.git("add", "a")
+    before = index(project)
+    with pytest.raises(StagingError, match=f"a {command} is in progress"):
+        staging(project).stage([net(project, "c", None, b"agent\n")], onto_staged=True)
     assert index(project) == before
 
 

@@ -303,6 +303,8 @@ async def test_changes_there_become_a_patch_or_are_staged(home: Path) -> None:
         assert (await staged("stage"))[2] == "it is in the last commit already"
         run_git(there.root, "commit", "--quiet", "-m", "x", "a")
         assert "does not stand on what is committed there" in str((await staged("stage"))[2])
+        (there.root / ".git/MERGE_HEAD").write_text("0" * 40)
+        assert str((await staged("add"))[2]).startswith("a merge is in progress")
         assert (there.root / "a").read_bytes() == b"two\r\nmine\n"
 
 
