@@ -449,8 +449,9 @@ One is shown with chats, and another one without."
   (let ((map (make-sparse-keymap)))
     (define-key map "?" #'qwen-companion)
     (pcase-dolist (`(,_ . ,commands) (apply #'append qwen-companion-menu--columns))
-      (pcase-dolist (`(,key ,_ ,symbol) (remove "--" commands))
-        (define-key map key symbol)))
+      (pcase-dolist (`(,key ,label ,symbol) (remove "--" commands))
+        ;; Which-key shows the label; names of commands are too long for it.
+        (define-key map key (cons label symbol))))
     map)
   "Keymap of all commands, with the keys of the menu \\[qwen-companion].
 It is bound to nothing; give it a key of your own.")
