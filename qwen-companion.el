@@ -418,12 +418,15 @@ With INTERACTIVE, the Python environment may be made first."
 ;;;###autoload
 (defun qwen-companion-continue (directory)
   "Start a CLI to continue the newest conversation of the project.
-With a prefix argument, ask for the DIRECTORY."
+Where it is open, go there, see `qwen-companion-resume'.  With a prefix
+argument, ask for the DIRECTORY."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Go on in: " nil nil t)
            (qwen-companion-terminal-here))))
-  (qwen-companion-start-cli directory '("--continue") t t))
+  (if (eq 'ready (qwen-companion-state))
+      (qwen-companion-resume directory t)
+    (qwen-companion-start-cli directory '("--continue") t t)))
 
 ;;;###autoload
 (defun qwen-companion-run-in-worktree (name)

@@ -301,10 +301,12 @@ the project if there are several.
 
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
-With a prefix argument, ask for the DIRECTORY.  At another place, the CLI
-shows the conversations itself, in its terminal.
+If a terminal of this Emacs has it open, go there; if another one has,
+ask whether to end the CLI there first.  With a prefix argument, ask for
+the DIRECTORY.  With NEWEST non-nil, continue the newest conversation.
+At another place, the CLI shows the conversations itself, in its terminal.
 
-(fn DIRECTORY)" t)
+(fn DIRECTORY &optional NEWEST)" t)
 
 ;; qwen-companion-rescue.el
 (autoload 'qwen-companion-kept-apply "qwen-companion-rescue" "Put a rescued text into the buffer that visits its file.

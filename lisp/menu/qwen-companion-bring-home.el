@@ -33,15 +33,11 @@ Let the user choose; for the latter the CLI is ended first."
                   (user-error "Only a Qwen Code on this machine, 0.23 or later, can be brought home")))
          (buffer (qwen-companion-terminal-session-buffer session))
          (name (qwen-companion-registry-name cli)))
-    (cond
-     (buffer (user-error "It runs in this Emacs already, in %s" (buffer-name buffer)))
-     ((qwen-companion-registered-problem cli)
-      (user-error "%s: %s" name
-                  (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
-     ((eq 'serve (qwen-companion-registered-kind cli))
-      (user-error "The conversation is in a daemon; when it has ended there (D in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))
-     ((not (eq 'ready (qwen-companion-state)))
-      (user-error "The companion is not running; M-x qwen-companion-mode starts it")))
+    (when buffer
+      (user-error "It runs in this Emacs already, in %s" (buffer-name buffer)))
+    (qwen-companion-registry-check-movable cli)
+    (unless (eq 'ready (qwen-companion-state))
+      (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
     (pcase (car (read-multiple-choice
                  (format "Bring %s home by:" name)
                  '((?i "/ide" "It stays in its terminal and connects to this Emacs")
@@ -49,24 +45,9 @@ Let the user choose; for the latter the CLI is ended first."
                    (?c "chat" "Its conversation goes on in a chat with a daemon"))))
       (?i (message "Type /ide enable in the terminal of %s; it connects while a file of %s is open here"
                    name (abbreviate-file-name (qwen-companion-registered-directory cli))))
-      (?t (qwen-companion-bring-home--when-ended cli #'qwen-companion-bring-home--terminal))
+      (?t (qwen-companion-registry-when-ended cli #'qwen-companion-bring-home--terminal))
       (?c (qwen-companion-bring-home--connect-daemon cli)
-          (qwen-companion-bring-home--when-ended cli #'qwen-companion-bring-home--chat)))))
-
-(defun qwen-companion-bring-home--when-ended (cli function)
-  "Call FUNCTION with the registered CLI when it has ended; end it if need be."
-  (let ((name (qwen-companion-registry-name cli)))
-    (cond
-     ((qwen-companion-registered-gone cli)
-      (funcall function cli))
-     ((yes-or-no-p (format "%s is running: going on here as well would lose turns.  End it there first, with what is typed and not sent? "
-                           name))
-      (qwen-companion-registry-end
-       cli (lambda (ended)
-             (if ended
-                 (funcall function cli)
-               (message "%s has not ended; its conversation stays there" name)))))
-     (t (user-error "%s goes on where it is" name)))))
+          (qwen-companion-registry-when-ended cli #'qwen-companion-bring-home--chat)))))
 
 (defun qwen-companion-bring-home--terminal (cli)
   "Go on with the conversation of the registered CLI in a terminal."

@@ -85,6 +85,19 @@ A registered CLI as SESSION is returned as it is now."
             (seq-remove (lambda (cli) (memq (qwen-companion-registered-pid cli) pids))
                         qwen-companion-registry--clis))))
 
+(defun qwen-companion-registry-in-conversation (id)
+  "Return the session or registered CLI that has the conversation ID open, or nil.
+Only CLIs of this machine are looked at."
+  (seq-find
+   (lambda (session)
+     (let ((cli (qwen-companion-registry-of session)))
+       (and (not (qwen-companion-session-place session))
+            (not (and cli (qwen-companion-registered-gone cli)))
+            (equal id (or (qwen-companion-cli-state-conversation
+                           (qwen-companion-session-state session))
+                          (and cli (qwen-companion-registered-session cli)))))))
+   (qwen-companion-registry-sessions)))
+
 (defun qwen-companion-registry-state (session)
   "Return the state of SESSION, a property list, as far as it is known.
 What its hooks report goes before what it does with prompts of ours."
@@ -115,6 +128,32 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
   (let ((id (qwen-companion-registered-id cli)))
     (setf (alist-get id qwen-companion-registry--ending nil nil #'equal) (or function #'ignore))
     (qwen-companion-backend-call 'registry-end (list :cli id))))
+
+(defun qwen-companion-registry-check-movable (cli)
+  "Signal a `user-error' if the conversation of the registered CLI cannot move."
+  (cond
+   ((qwen-companion-registered-problem cli)
+    (user-error "%s: %s" (qwen-companion-registry-name cli)
+                (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
+   ((eq 'serve (qwen-companion-registered-kind cli))
+    (user-error "The conversation is in a daemon; when it has ended there (D in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))))
+
+(defun qwen-companion-registry-when-ended (cli function)
+  "Call FUNCTION with the registered CLI when it has ended; end it if need be.
+Nothing keeps two programs from writing one conversation, and the one that
+writes last wins."
+  (let ((name (qwen-companion-registry-name cli)))
+    (cond
+     ((qwen-companion-registered-gone cli)
+      (funcall function cli))
+     ((yes-or-no-p (format "%s is running: going on here as well would lose turns.  End it there first, with what is typed and not sent? "
+                           name))
+      (qwen-companion-registry-end
+       cli (lambda (ended)
+             (if ended
+                 (funcall function cli)
+               (message "%s has not ended; its conversation stays there" name)))))
+     (t (user-error "%s goes on where it is" name)))))
 
 (defun qwen-companion-registry-on-ended (payload)
   "Handle the `registry-ended' message PAYLOAD: a CLI has ended, or has not."

@@ -7,7 +7,8 @@
 ;;; Commentary:
 
 ;; Qwen Code records each conversation.  `qwen-companion-resume' lists those of
-;; the project and starts a CLI that goes on with one.
+;; the project and starts a CLI that goes on with one.  Of two CLIs in one
+;; conversation the turns of one vanish: so where it is open, it goes on there.
 
 ;;; Code:
 
@@ -15,15 +16,18 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-registry)
 (require 'qwen-companion-remote)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
 ;;;###autoload
-(defun qwen-companion-resume (directory)
+(defun qwen-companion-resume (directory &optional newest)
   "Choose a recorded conversation of the project, and start a CLI to continue it.
-With a prefix argument, ask for the DIRECTORY.  At another place, the CLI
-shows the conversations itself, in its terminal."
+If a terminal of this Emacs has it open, go there; if another one has,
+ask whether to end the CLI there first.  With a prefix argument, ask for
+the DIRECTORY.  With NEWEST non-nil, continue the newest conversation.
+At another place, the CLI shows the conversations itself, in its terminal."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Conversations in: " nil nil t)
@@ -36,7 +40,7 @@ shows the conversations itself, in its terminal."
     (cond
      (place
       (qwen-companion-remote-check place)
-      (qwen-companion-remote-run directory '("--resume") t))
+      (qwen-companion-remote-run directory (list (if newest "--continue" "--resume")) t))
      (t
       (qwen-companion-backend-request
        'list-recorded (list :directory (file-truename directory))
@@ -44,13 +48,17 @@ shows the conversations itself, in its terminal."
          (when reply
            ;; Nothing asks while a message is handled.
            (run-at-time 0 nil #'qwen-companion-resume--offer directory input
-                        (qwen-companion-recorded-sessions-sessions reply)))))))))
+                        (qwen-companion-recorded-sessions-sessions reply)
+                        newest))))))))
 
-(defun qwen-companion-resume--offer (directory input sessions)
+(defun qwen-companion-resume--offer (directory input sessions newest)
   "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it.
 INPUT was `num-nonmacro-input-events' then.  Ask nothing after typing since:
-the next keys are meant for something else."
+the next keys are meant for something else.  NEWEST is as in
+`qwen-companion-resume'."
   (cond
+   ((and newest sessions)
+    (qwen-companion-resume--continue directory (car sessions)))
    ((null sessions)
     (message "No conversation was recorded in %s" (abbreviate-file-name directory)))
    ((or (active-minibuffer-window)
@@ -74,8 +82,28 @@ the next keys are meant for something else."
              (lambda (session)
                (format-time-string
                 "%F %R" (/ (qwen-companion-recorded-session-time session) 1000))))))
-      (qwen-companion-terminal-open
-       directory (list "--resume" (qwen-companion-recorded-session-id session)))))))
+      (qwen-companion-resume--continue directory session)))))
+
+(defun qwen-companion-resume--continue (directory recorded)
+  "Go on with the RECORDED conversation, in DIRECTORY or where it is open."
+  (let* ((id (qwen-companion-recorded-session-id recorded))
+         (session (qwen-companion-registry-in-conversation id))
+         (buffer (and session (qwen-companion-terminal-session-buffer session)))
+         (cli (and session (qwen-companion-registry-of session)))
+         (open (lambda (&rest _)
+                 (qwen-companion-terminal-open directory (list "--resume" id)))))
+    (cond
+     (buffer
+      (qwen-companion-terminal-show buffer)
+      (message "That conversation is open in this terminal"))
+     (cli
+      (condition-case err
+          (progn (qwen-companion-registry-check-movable cli)
+                 (qwen-companion-registry-when-ended cli open))
+        (user-error (message "%s" (error-message-string err)))))
+     (session
+      (message "That conversation is open outside of this Emacs; quit the CLI there first"))
+     (t (funcall open)))))
 
 (provide 'qwen-companion-resume)
 ;;; qwen-companion-resume.el ends here

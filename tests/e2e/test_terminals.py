@@ -11,6 +11,10 @@ TERMINALS = (
     "(length (seq-filter (lambda (b) (process-live-p (get-buffer-process b))) (qwen-companion-terminal-buffers)))"
 )
 
+CONVERSATION = (
+    "(qwen-companion-cli-state-conversation (qwen-companion-session-state (car (qwen-companion-backend-sessions))))"
+)
+
 PASTE_IMAGE = r"""
   (cl-letf (((symbol-function 'gui-get-selection) (lambda (&rest _) "\211PNG\r\n")))
     (with-current-buffer "*qwen: project*<2>" (qwen-companion-paste-image)))"""
@@ -30,12 +34,24 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     stage.screen.wait_for("So much for remember the teapot.")
     assert stage.emacs.eval(TERMINALS) == "1"
 
+    if stage.far is None:
+        # Two CLIs in one conversation would lose turns.
+        for command in "qwen-companion-resume", "qwen-companion-continue":
+            stage.emacs.eval('(message "")')
+            stage.emacs.command(command)
+            if command == "qwen-companion-resume":
+                choose_here(stage)
+            stage.screen.wait_for("That conversation is open in this terminal")
+        assert stage.emacs.eval(TERMINALS) == "1"
+        conversation = stage.emacs.eval(CONVERSATION)
+        stage.screen.type("/clear", seen="/clear")
+        stage.screen.keys("Enter")
+        stage.emacs.wait_until(f"(not (equal {CONVERSATION} {conversation}))")
+
     # Another one, which goes on with what was said.
     stage.emacs.command("qwen-companion-resume")
     if stage.far is None:
-        stage.screen.wait_for("Go on with:")
-        stage.screen.type("teapot")
-        stage.screen.keys("Tab", "Enter")
+        choose_here(stage)
     else:
         choose_there(stage)
     stage.screen.wait_for("Qwen[2]")
@@ -66,6 +82,13 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
     # Emacs says nothing of the file, but for TRAMP of its copy.
     messages = re.sub("^Copying .*$", "", stage.emacs.buffer_text("*Messages*"), flags=re.MULTILINE)
     assert not re.search(r"image-\w+\.png", messages)
+
+
+def choose_here(stage: Stage) -> None:
+    """Go on with the conversation, one of those that Emacs offers."""
+    stage.screen.wait_for("Go on with:")
+    stage.screen.type("teapot")
+    stage.screen.keys("Tab", "Enter")
 
 
 def choose_there(stage: Stage) -> None:

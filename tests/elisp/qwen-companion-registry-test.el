@@ -12,6 +12,7 @@
 ;;; Code:
 
 (require 'qwen-companion-ask)
+(require 'qwen-companion-resume)
 (require 'qwen-companion-test-helper)
 
 (defun qwen-companion-registry-test--cli (id &rest keys)
@@ -238,6 +239,53 @@ CONTROLLER is what it tells of the token."
           (qwen-companion-test-wait-for said))
         (should (equal "site-7 has not ended; its conversation stays there" said)))
       (should-not opened))))
+
+(defun qwen-companion-registry-test--resume (command id)
+  "Call COMMAND to go on with the conversation ID."
+  (qwen-companion-test-with-state 'ready
+    (cl-letf (((symbol-function 'completing-read) (lambda (&rest _) "1 tea"))
+              ((symbol-function 'qwen-companion-backend-request)
+               (lambda (_method _payload callback)
+                 (funcall callback `(:sessions ((:id ,id :time 1000 :prompt "tea")))))))
+      (funcall command default-directory)
+      (qwen-companion-test-wait-for
+       (not (cl-find #'qwen-companion-resume--offer timer-list :key #'timer--function))))))
+
+(ert-deftest qwen-companion-registry-test-a-conversation-that-is-open-is-not-opened-twice ()
+  "Its turns would vanish: Emacs goes to its terminal, or ends the CLI first."
+  (dolist (command '(qwen-companion-resume qwen-companion-continue))
+    (qwen-companion-registry-test--with 'none (list (qwen-companion-registry-test--cli "7"))
+      (let (opened questions (answer nil))
+        (cl-letf (((symbol-function 'qwen-companion-terminal-open)
+                   (lambda (_directory arguments) (push (cadr arguments) opened))))
+          (qwen-companion-test-answering (lambda (question) (push question questions) answer)
+            (qwen-companion-registry-test--resume command "other")
+            (should (equal '("other") opened))
+            (should-not questions)
+            ;; Outside of Emacs.
+            (qwen-companion-registry-test--resume command "conversation")
+            (should (string-match-p "site-7 is running" (car questions)))
+            (setq answer t)
+            (qwen-companion-registry-test--resume command "conversation")
+            (should (equal '((:cli "7")) (qwen-companion-test-sent 'registry-end)))
+            (should (equal '("other") opened))
+            (qwen-companion-registry-on-ended '(:cli "7" :ended t))
+            (qwen-companion-test-wait-for (equal '("conversation" "other") opened))
+            ;; In a terminal of this Emacs.
+            (with-temp-buffer
+              (let ((terminal (current-buffer)))
+                (qwen-companion-test-with-sessions
+                    (list (list :id "s" :pid 7 :client "Qwen" :state '(:conversation "mine")))
+                  (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
+                             (lambda (_) terminal)))
+                    (setq questions nil)
+                    (qwen-companion-registry-test--resume command "mine")
+                    (should (eq terminal (window-buffer)))
+                    (should-not questions)
+                    (should-not (member "mine" opened))
+                    ;; It has begun another one since its start.
+                    (qwen-companion-registry-test--resume command "conversation")
+                    (should (= 3 (length opened)))))))))))))
 
 (ert-deftest qwen-companion-registry-test-one-that-was-killed-comes-home-at-once ()
   (qwen-companion-registry-test--with 'none
