@@ -392,7 +392,10 @@ when the process is killed, no other user can take the port."
   (condition-case err
       (let ((connection (epc:connect "127.0.0.1" port)))
         (with-current-buffer (epc:connection-buffer connection)
-          (rename-buffer " *qwen-companion connection*" t))
+          (rename-buffer " *qwen-companion connection*" t)
+          ;; It belongs to no project, whose buffers may be killed together.
+          (setq default-directory "/")
+          (add-hook 'kill-buffer-query-functions #'qwen-companion-backend--query-kill nil t))
         (qwen-companion-backend--wipe-after-input
          (epc:connection-process connection))
         (setf (qwen-companion-backend--connection-manager
@@ -408,6 +411,12 @@ when the process is killed, no other user can take the port."
       (format "The connection was refused: %s\n" (error-message-string err)))
      ;; It may be dying.  The sentinel does the rest.
      (delete-process (qwen-companion-backend--process)))))
+
+(defun qwen-companion-backend--query-kill ()
+  "Return nil, and say why, while the connection of the current buffer is open."
+  (or (not (process-live-p (get-buffer-process (current-buffer))))
+      (ignore
+       (message "qwen-companion: this buffer is the connection to the backend; M-x qwen-companion-mode closes it"))))
 
 (defun qwen-companion-backend-wipe-conversions ()
   "Erase the internal buffer with the text decoded last."

@@ -147,12 +147,23 @@ The header lines of the buffers update themselves; see
   :interactive nil
   :lighter nil
   (if qwen-companion-review-buffer-mode
-      (add-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed nil t)
+      (progn
+        (add-hook 'kill-buffer-query-functions #'qwen-companion-review--query-kill nil t)
+        (add-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed nil t))
+    (remove-hook 'kill-buffer-query-functions #'qwen-companion-review--query-kill t)
     (remove-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed t)))
 
+(defun qwen-companion-review--query-kill ()
+  "Put the review aside whose side is to be killed, and return nil: it stays.
+Return non-nil for a buffer that nothing is lost with."
+  (or (not (qwen-companion-proposal-open-p qwen-companion-proposal-current))
+      (eq (current-buffer)
+          (qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current))
+      (ignore (qwen-companion-diff-bury))))
+
 (defun qwen-companion-review--buffer-killed ()
-  "Reject the proposal whose buffer is being killed.
-If the buffer is the copy of unsaved text, show the review without it."
+  "Show the review without the copy of unsaved text that is being killed.
+Reject a proposal whose buffer is killed without asking its functions."
   (let ((proposal qwen-companion-proposal-current))
     (cond
      ((eq (current-buffer) (qwen-companion-proposal-unsaved-copy proposal))

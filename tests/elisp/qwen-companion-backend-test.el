@@ -164,6 +164,21 @@ A directory that the process removes meanwhile is no error."
       (should-not (equal spool (qwen-companion-backend-spool)))
       (should (file-directory-p (qwen-companion-backend-spool))))))
 
+(ert-deftest qwen-companion-backend-test-killing-the-buffers-of-a-project-keeps-the-connection ()
+  "By `project-kill-buffers' where the mode was turned on, or one by one."
+  (qwen-companion-test-with-process
+    (qwen-companion-backend-test--start)
+    (let ((process (qwen-companion-test-process))
+          (connection (get-buffer " *qwen-companion connection*")))
+      (find-file-noselect "a.txt")
+      (qwen-companion-test-silent (project-kill-buffers t))
+      (should-not (get-buffer "a.txt"))
+      (qwen-companion-test-said "connection to the backend" (kill-buffer connection))
+      (should (buffer-live-p connection))
+      (should (eq process (qwen-companion-test-process)))
+      (qwen-companion-mode -1)
+      (should-not (buffer-live-p connection)))))
+
 (ert-deftest qwen-companion-backend-test-a-call-that-fails-is-told ()
   (qwen-companion-test-with-process
     (let* (failed

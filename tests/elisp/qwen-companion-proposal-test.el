@@ -136,11 +136,22 @@
     (should-not (buffer-live-p (qwen-companion-proposal-buffer proposal)))))
 
 (ert-deftest qwen-companion-proposal-test-reject-sends-no-text ()
-  (dolist (reject (list #'qwen-companion-diff-reject
-                        (lambda (proposal) (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+  (qwen-companion-proposal-test-with-one
+    (qwen-companion-diff-reject proposal)
+    (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))))
+
+(ert-deftest qwen-companion-proposal-test-killing-its-buffer-answers-nothing ()
+  "Nor does it lose what was edited, whether the review was shown or not."
+  (dolist (shown '(nil t))
     (qwen-companion-proposal-test-with-one
-      (funcall reject proposal)
-      (should (equal '((rejected nil)) (qwen-companion-test-outcomes))))))
+      (when shown
+        (qwen-companion-proposal-test--prepare proposal))
+      (qwen-companion-test-edit proposal "mine\n")
+      (qwen-companion-test-said "a\\.txt waits for your answer"
+        (kill-buffer (qwen-companion-proposal-buffer proposal)))
+      (should-not (qwen-companion-test-outcomes))
+      (qwen-companion-diff-accept)
+      (should (equal '((accepted "two\nmine\n")) (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-only-the-first-outcome-counts ()
   (qwen-companion-proposal-test-with-one

@@ -115,7 +115,11 @@
                          (qwen-companion-diff-open)
                          (should (equal panel (qwen-companion-test-selected)))
                          (qwen-companion-diff-reject))
-                       (lambda (proposal) (kill-buffer (qwen-companion-proposal-buffer proposal)))))
+                       (lambda (proposal) (kill-buffer (qwen-companion-proposal-disk-buffer proposal)))
+                       (lambda (proposal)
+                         (qwen-companion-test-edit proposal "mine\n")
+                         (kill-buffer (qwen-companion-proposal-buffer proposal))
+                         (should (equal "two\nmine\n" (qwen-companion-proposal-text proposal))))))
       (qwen-companion-review-ediff-test-with-one
         (split-window-right)
         (set-window-buffer (next-window) (get-buffer-create "*other*"))
@@ -844,7 +848,10 @@ terminal that is dedicated or in a side window."
   "Put aside it comes back as it was, and no way out leaves anything behind."
   (dolist (end (list #'qwen-companion-diff-reject
                      #'qwen-companion-proposal-end-all
-                     (lambda () (kill-buffer "*qwen-companion proposal: a.txt*"))
+                     (lambda ()
+                       (kill-buffer "*qwen-companion disk: a.txt*")
+                       (should (equal '("*terminal*") (qwen-companion-test-shown)))
+                       (qwen-companion-diff-reject))
                      (lambda ()
                        (kill-buffer "*qwen-companion yours: a.txt*")
                        (should (get-buffer-window "*Ediff Control Panel*"))

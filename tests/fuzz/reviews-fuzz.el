@@ -446,7 +446,6 @@ That is when the user has edited it, or ALWAYS."
                        (with-current-buffer (qwen-companion-proposal-buffer shown)
                          (qwen-companion-diff-bury)))))
     (1 . ,(lambda () (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
-                       (setf (reviews-fuzz--sent-end sent) 'rejected)
                        (kill-buffer (qwen-companion-proposal-buffer
                                      (reviews-fuzz--sent-proposal sent)))))))
   "What may happen: (WEIGHT . FUNCTION).")
