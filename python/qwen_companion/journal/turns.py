@@ -175,11 +175,12 @@ class Turns:
                     root.do(root.finish, row.id, now)
             root.changed.update(root.record.answers.turns())
 
-    async def end_with_process(self, root: Root, row: TurnRow) -> None:
-        """End the turn `row`, which another process has recorded, with its CLI."""
-        if row.pid is not None:
-            await process_ended(row.pid, row.started or "", _POLL_S)
-            self.end(root, row.session, now_ms())
+    async def end_with_process(self, root: Root, pid: int, started: str) -> None:
+        """End the turns of the CLI in the process `pid`, which another process has recorded, with that."""
+        await process_ended(pid, started, _POLL_S)
+        for running in list(root.running.values()):
+            if (running.row.pid, running.row.started or "") == (pid, started):
+                self.end(root, running.row.session, now_ms())
 
     # --- Waiting ---
 

@@ -49,7 +49,9 @@ class Registry:
         self._told: dict[str, RegisteredCli] = {}
         self._controller = ""
         self._started: dict[str, str] = {}
-        """When the processes whose end is waited for have started, by the ids of the CLIs."""
+        """When the processes of the CLIs have started, by the ids of these."""
+        self._attended: dict[tuple[int, str], anyio.CancelScope] = {}
+        """The processes whose end is waited for, by their numbers and starts: each takes a descriptor."""
         self._states: dict[str, CliState] = {}
         self._stirred = anyio.Event()
         self.is_told = True
@@ -90,8 +92,12 @@ class Registry:
             if self._started.get(identifier) != record.started:
                 self._started[identifier] = record.started
                 self._states.pop(identifier, None)
-                if self.is_told:
-                    tasks.start_soon(self._attend, record)
+        processes = {(record.cli.pid, record.started) for record in records.values() if self.is_told}
+        for process in self._attended.keys() - processes:
+            self._attended.pop(process).cancel()
+        for pid, started in processes - self._attended.keys():
+            scope = self._attended[pid, started] = anyio.CancelScope()
+            tasks.start_soon(self._attend, pid, started, scope)
         found = {
             identifier: replace(record.cli, editor=editors[identifier], state=self._states.get(identifier))
             for identifier, record in records.items()
@@ -114,13 +120,14 @@ class Registry:
         left = {name.removesuffix(".json") for name in names} - records.keys()
         return records, editors, left, read_grant(self._environ)[0]
 
-    async def _attend(self, record: Record) -> None:
-        """Look when the CLI of `record`, which is new, has surely connected, and when it has ended."""
-        with anyio.move_on_after(CONNECTS_S):
-            await ended(record.cli.pid, record.started, math.inf)
-        self.look()
-        await ended(record.cli.pid, record.started, math.inf)
-        self.look()
+    async def _attend(self, pid: int, started: str, scope: anyio.CancelScope) -> None:
+        """Look when a CLI in a new process has surely connected, and when that has ended; `scope` ends this."""
+        with scope:
+            with anyio.move_on_after(CONNECTS_S):
+                await ended(pid, started, math.inf)
+            self.look()
+            await ended(pid, started, math.inf)
+            self.look()
 
     def _tell(self, now: dict[str, RegisteredCli], controller: str) -> None:
         """Tell what is not as it was told last."""

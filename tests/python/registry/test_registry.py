@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +248,31 @@ async def test_a_record_that_is_written_anew_is_told_once(tmp_path: Path) -> Non
         await watched.until(lambda: watched.clis[str(os.getpid())].session == "another")
         assert watched.told == before + 1
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells by a descriptor that a process has ended")
+async def test_a_process_takes_one_descriptor_however_many_records_it_has(tmp_path: Path) -> None:
+    """And none once its records are gone."""
+
+    def pidfds() -> int:
+        links: list[str] = []
+        for number in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):
+                links.append(os.readlink(f"/proc/self/fd/{number}"))
+        return sum("pidfd" in link for link in links)
+
+    watched = Watched()
+    before = pidfds()
+    with process() as cli:
+        paths = [write(tmp_path, values_of(cli.pid, tmp_path), f"{cli.pid}-{number:08x}.json") for number in range(50)]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed).run)
+            await watched.until(lambda: len(watched.clis) == 50)
+            await anyio.wait_all_tasks_blocked()
+            assert pidfds() == before + 1
+            for path in paths:
+                path.unlink()
+            await watched.until(lambda: not watched.clis)
+            await anyio.wait_all_tasks_blocked()
+            assert pidfds() == before
+            tasks.cancel_scope.cancel()
