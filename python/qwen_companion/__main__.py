@@ -80,6 +80,9 @@ def raise_descriptor_limit() -> None:
 def serve(output: int) -> int:
     """Read the hello line, print the EPC port to the descriptor `output` and serve; return the exit code."""
     raise_descriptor_limit()
+    from qwen_companion.ending import limit_end_after_input
+
+    limit_end_after_input(0)
     # What is imported stays: looking for garbage in it would take a tenth of the start.
     gc.disable()
     from qwen_companion.emacs.messages import Hello

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterable
@@ -31,6 +30,7 @@ from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
+from qwen_companion.ending import end_by_signal, limit_end
 from qwen_companion.errors import first_error
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import ContextDistributor
@@ -299,9 +299,7 @@ class Companion:
         Leave no discovery file behind, and no spool when Emacs is gone.  Raise the error of a part of the backend that
         fails.
         """
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._ended.set)
+        end_by_signal(asyncio.get_running_loop(), self._ended.set)
         watch_input(input_descriptor, self._emacs_gone)
         try:
             with ExitStack() as stack:
@@ -334,6 +332,7 @@ class Companion:
                     jobs.start_soon(self._registry.run)
                     self._services.start_soon(self._serve)
                     await self._ended.wait()
+                    limit_end()
                     jobs.cancel_scope.cancel()
             finally:
                 with anyio.CancelScope(shield=True):

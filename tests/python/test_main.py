@@ -239,6 +239,49 @@ def test_stops_quickly_and_leaves_no_file(backend: Backend, home: Home, way: str
             assert stream.rest() == (b"retry: 500\n\n" if way in ("stop", "end of input") else b"")
 
 
+HANGS = {
+    "SQLite": "import sqlite3; sqlite3.connect(':memory:').execute("
+    "'with recursive n(i) as (select 1 union all select 1 from n) select * from n where i > 1').fetchone()",
+    "git": "import subprocess; subprocess.Popen(['git', 'hash-object', '--stdin'], stdin=subprocess.PIPE).wait()",
+    "a pipe": "open(PIPE, 'rb').read()",
+}
+
+PLACES = {
+    "in a thread": "from qwen_companion.publisher import Publisher\nfrom anyio import to_thread\n"
+    "async def remove(self): await to_thread.run_sync(hang)\nPublisher.remove = remove",
+    "in the event loop": "from qwen_companion.publisher import Publisher\nPublisher.run = lambda self: hang()",
+    "before it serves": "import qwen_companion.emacs.messages as messages\nparse = messages.Hello.parse\n"
+    "messages.Hello.parse = lambda line: (parse(line), hang())[0]",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "place", "way"),
+    [
+        *((what, "in a thread", "SIGTERM") for what in HANGS),
+        ("a pipe", "in the event loop", "SIGTERM"),
+        ("SQLite", "in the event loop", "end of input"),
+        ("a pipe", "before it serves", "end of input"),
+    ],
+)
+def test_whatever_hangs_the_process_is_gone(home: Home, what: str, place: str, way: str) -> None:
+    os.mkfifo(pipe := home.work / "pipe")
+    hang = f"def hang():\n    import sys; print('hangs', file=sys.stderr, flush=True)\n    {HANGS[what]}"
+    limit = f"import qwen_companion.ending as ending; ending.END_S = 0.5; PIPE = {str(pipe)!r}"
+    settings = "\n".join((limit, hang, PLACES[place]))
+    with Backend(home, settings=f"exec({settings!r}, globals())") as backend:
+        if place in ("in the event loop", "before it serves"):
+            assert backend.error_line() == "hangs\n"
+        else:
+            backend.serve()
+        if way == "SIGTERM":
+            backend.process.send_signal(signal.SIGTERM)
+        else:
+            backend.close_input()
+        assert backend.process.wait(SECONDS_TO_STOP) == 1
+        assert "most recent call first" in backend.error_text()
+
+
 def test_stops_with_a_client_that_reads_nothing(backend: Backend, home: Home) -> None:
     cli = backend.cli()
     with cli.stream() as stream:

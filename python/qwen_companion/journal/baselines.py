@@ -31,12 +31,19 @@ from qwen_companion.journal.modes import Modes
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.store import Store
-from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode, is_behind_link, load, why_not
+from qwen_companion.journal.versions import (
+    Loaded,
+    TooLargeError,
+    Version,
+    algorithm_of,
+    git_mode,
+    is_behind_link,
+    load,
+    why_not,
+)
 
 _MANY = 1000
 """Of more changes at once, bytes that the user's repository has are not copied: another branch was checked out."""
-
-_SHA256_DIGITS = 64
 
 _UNKNOWN = Version("", 0)
 
@@ -260,4 +267,4 @@ class Baseline:
 
 def _algorithm_of(version: Version | None, otherwise: str) -> str:
     """Return by which algorithm `version` has its digest."""
-    return otherwise if version is None else "sha256" if len(version.digest) == _SHA256_DIGITS else "sha1"
+    return otherwise if version is None else algorithm_of(version.digest)

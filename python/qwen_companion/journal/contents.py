@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import accumulate
 from sqlite3 import Connection
 
-from qwen_companion.journal.database import Database
-from qwen_companion.journal.versions import Loaded, Version
+from qwen_companion.journal.database import DamagedStoreError, Database
+from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, Version, algorithm_of, digest_of
 
 _PACK_FROM = 4096
 """Bytes from which a text is compressed, and not bundled with others."""
@@ -44,8 +44,10 @@ class Contents:
                 place = _place(db, digest)
                 query = "select 0, substr(data, ?, ?) from bundles where batch = ? and first = ?"
                 row = place and db.execute(query, place).fetchone()
-        with suppress(zlib.error):
-            return None if row is None else zlib.decompress(row[1]) if row[0] else bytes(row[1])
+        with suppress(zlib.error, TypeError):
+            if row is not None:
+                data = zlib.decompressobj().decompress(row[1], MAX_FILE_BYTES + 1) if row[0] else bytes(row[1])
+                return data if digest_of(data, algorithm_of(digest)) == digest else None
         return None
 
     def begin_with(self, files: Sequence[tuple[bytes, Loaded]]) -> None:
@@ -137,8 +139,17 @@ def _batches(db: Connection) -> int:
 
 
 def _place(db: Connection, digest: str) -> tuple[int, int, int, bytes] | None:
-    """Return where the bytes of `digest` begin in their bundle, from 1, their number, and the key of the bundle."""
-    wanted = bytes.fromhex(digest)
+    """Return where the bytes of `digest` begin in their bundle, from 1, their number, and the key of the bundle.
+
+    :raises DamagedStoreError: where the bundle is not as it was written
+    """
+    try:
+        return _place_in_bundle(db, bytes.fromhex(digest))
+    except (TypeError, ValueError, IndexError):
+        raise DamagedStoreError("the texts of the first look are damaged") from None
+
+
+def _place_in_bundle(db: Connection, wanted: bytes) -> tuple[int, int, int, bytes] | None:
     width = len(wanted)
     query = "select first, digests, ends from bundles where batch = ? and first <= ? order by first desc limit 1"
     for batch in range(_batches(db)):

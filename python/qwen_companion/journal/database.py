@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from qwen_companion.errors import CompanionError
@@ -42,6 +45,24 @@ create table if not exists rewound(turn integer primary key, copy text);
 create table if not exists rewinding(turn integer primary key);
 """
 
+_FORMER = "create table undone(turn integer, session text, path blob, primary key(turn, path));"
+"""A table that earlier versions have made."""
+
+_TYPED = ("turns", "writes", "current", "seen", "usage", "views", "prompts", "rewound")
+"""Tables whose columns are checked to have values of their types: SQLite itself takes any."""
+
+_REQUIRED = ("session", "client", "source", "prompt", "start", "notes", "path", "text", "model")
+"""Columns of theirs that are never null."""
+
+QUERY_S = 5.0
+"""How long one query may take, in seconds: the longest of a record of 500 MiB takes a fifth of that."""
+
+CLOSE_S = 1.0
+"""How long a statement may go on once the file is closed, in seconds."""
+
+_STEPS = 50_000
+"""Steps of SQLite's machine after which it is looked how long a query takes: about a millisecond."""
+
 _CHECKED_BYTES = 64 * 1024 * 1024
 """Up to this size all of a file is read when it is opened, in 0.1 s; in a larger one damage is met when it is used."""
 
@@ -63,11 +84,16 @@ class Database:
     def __init__(self, path: str) -> None:
         """Open the file `path` in a private directory, or make it."""
         self._lock = threading.RLock()
+        self._limit = math.inf
+        """When the query that runs is interrupted, in seconds of the monotonic clock."""
+        self._end = math.inf
+        """When any statement is."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(descriptor)
         self._path = path
         try:
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._db.set_progress_handler(lambda: time.monotonic() > min(self._limit, self._end), _STEPS)
         except sqlite3.Error as error:
             raise StoreError(str(error)) from None
         try:
@@ -91,17 +117,29 @@ class Database:
         """Check the file.
 
         :raises StoreError: for a file of a newer version
-        :raises DamagedStoreError: for one that is not whole
+        :raises DamagedStoreError: for one that is not whole, or in which others have defined something
         """
+        self._db.executescript("pragma trusted_schema=off; pragma cell_size_check=on")
         if self._db.execute("pragma user_version").fetchone()[0] > FORMAT:
             raise StoreError("what is recorded there was written by a newer version of qwen-companion")
+        # A view, a trigger or a computed column would run in our queries.
+        strange = _definitions(self._db) - _own_definitions()
+        if strange:
+            raise DamagedStoreError(f"it defines what is not ours: {', '.join(sorted(name for name, _ in strange))}")
         if os.path.getsize(self._path) <= _CHECKED_BYTES:
             (found,) = self._db.execute("pragma quick_check(1)").fetchone()
             if found != "ok":
                 raise DamagedStoreError(found)
+        for table in _TYPED:
+            columns = self._db.execute(f"pragma table_info({table})").fetchall()
+            wrong = [f"typeof({name}) not in ('{kind.lower()}', 'null')" for _, name, kind, *_ in columns]
+            wrong += [f"{name} is null" for _, name, *_ in columns if name in _REQUIRED]
+            if wrong and self.row(f"select 1 from {table} where {' or '.join(wrong)} limit 1"):  # noqa: S608 - these names
+                raise DamagedStoreError(f"the table {table} holds what was not written there")
 
     def close(self) -> None:
-        """Use the file no more."""
+        """Use the file no more; interrupt what still runs after `CLOSE_S`."""
+        self._end = time.monotonic() + CLOSE_S
         with self._lock:
             self._db.close()
 
@@ -136,7 +174,11 @@ class Database:
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return all rows of the result of `query` with `values`, a transaction of its own."""
         with self.transaction() as db:
-            return db.execute(query, values).fetchall()
+            self._limit = time.monotonic() + QUERY_S
+            try:
+                return db.execute(query, values).fetchall()
+            finally:
+                self._limit = math.inf
 
     def row(self, query: str, *values: object) -> tuple[Any, ...] | None:
         """Return the first row of the result of `query` with `values`, None without one."""
@@ -154,7 +196,22 @@ class Database:
             self._db.executescript("pragma incremental_vacuum")
 
 
+def _definitions(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return all that is defined in `db`: the names, and the kinds with the definitions."""
+    rows = db.execute("select name, type, tbl_name, sql from sqlite_master").fetchall()
+    return {(str(name), " ".join(f"{kind} {table} {definition}".split())) for name, kind, table, definition in rows}
+
+
+@cache
+def _own_definitions() -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_TABLES + _FORMER)
+        return _definitions(db)
+
+
 def _failure(error: sqlite3.Error) -> StoreError:
+    if str(error) == "interrupted":
+        return StoreError(f"a query of the record took longer than {QUERY_S:g} s")
     # Those of another kind, of a lock or a full disk, are subclasses; one of these tells of a file that was emptied.
     is_damage = type(error) is sqlite3.DatabaseError or str(error).startswith("no such table")
     return (DamagedStoreError if is_damage else StoreError)(str(error))

@@ -21,7 +21,6 @@ from contextlib import suppress
 from functools import partial
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskStatus
 
 from qwen_companion.domain import ChatWork, KnownSession, Peer, TurnChange, Usage, WaitingProposal
@@ -90,14 +89,15 @@ class Journal:
 
     async def _begin_root(self, root: Root) -> None:
         """Go on with the turns of `root`, which has been opened, and watch its files."""
-        await to_thread.run_sync(self.turns.resume, root)
-        for prompt in await to_thread.run_sync(root.record.store.rewinding):
+        await in_thread(self.turns.resume, root)
+        for prompt in await in_thread(root.record.store.rewinding):
             where = f'The rewind to before "{prompt}" in {root.record.root}'
             self.roots.warn(f"{where} has not ended: M-x qwen-companion-rewind there goes on")
         if self.roots.tasks is not None:
             self.roots.tasks.start_soon(self._disk.run, root)
-            for running in root.running.values():
-                self.roots.tasks.start_soon(self.turns.end_with_process, root, running.row)
+            for pid, started in {(running.row.pid, running.row.started) for running in root.running.values()}:
+                if pid is not None:
+                    self.roots.tasks.start_soon(self.turns.end_with_process, root, pid, started or "")
 
     def ended(self, peer: Peer) -> None:
         """Note that the process of a CLI has ended, and its turns with it."""

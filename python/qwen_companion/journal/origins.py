@@ -334,12 +334,13 @@ def _packed(text: Text) -> bytes:
 
 
 def _unpacked(state: bytes, lines: Sequence[str]) -> Text | None:
-    """Return `lines` as they are kept; None for what was kept of another text."""
-    runs, gaps = json.loads(zlib.decompress(state))
-    origins: list[int] = []
-    for count, origin in zip(runs[::2], runs[1::2], strict=True):
-        origins += [origin] * count
-    return Text(lines, origins, dict(gaps)) if len(origins) == len(lines) else None
+    """Return `lines` as they are kept; None for what was kept of another text, or is damaged."""
+    with suppress(zlib.error, ValueError, TypeError):
+        runs, gaps = json.loads(zlib.decompressobj().decompress(state, MAX_COMPARED))
+        if sum(runs[::2]) == len(lines):
+            origins = [origin for count, origin in zip(runs[::2], runs[1::2], strict=True) for _ in range(count)]
+            return Text(lines, origins, dict(gaps))
+    return None
 
 
 def _comparable(data: bytes) -> list[str] | None:

@@ -20,6 +20,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
+from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import CHAT, HOOKS, MAX_BYTES, TurnRow
@@ -323,7 +324,10 @@ class Root:
         try:
             wanted = self.record.answers.turns() if numbers is None else sorted(numbers)
             return {number: found for number in wanted if (found := self.record.answers.summary(number)) is not None}
-        except FAILURES:
+        except FAILURES as error:
+            # A job tells the user, and begins anew where the record is damaged.
+            if isinstance(error, StoreError):
+                anyio.from_thread.run_sync(self.do, partial(_fail, error))
             return {}
 
     # --- Files that others record ---
@@ -344,6 +348,10 @@ class Root:
                 del self.reserved[path]
 
         self.do(release)
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 def row_of(session: str, client: str, source: str, prompt: str, start: int, peer: Peer | None) -> TurnRow:

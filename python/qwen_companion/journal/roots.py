@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
@@ -31,6 +30,9 @@ from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded
 from qwen_companion.privacy.options import Options
 from qwen_companion.tasks import contained_call
 from qwen_companion.threads import in_thread
+
+CLOSE_S = 2.0
+"""How long the end of the process waits for work on one record, in seconds."""
 
 RECORDS_S = 5.0
 """How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
@@ -147,8 +149,8 @@ class Roots:
             root = self.by_name[name] = Root(record, self._activity, self.warn)
             if (around := self.name_of(os.path.dirname(name))) is not None and root_around(around, name) == name:
                 self._trees.add(name)
-                await to_thread.run_sync(note_recorded, around, name, self.environ)
-            await to_thread.run_sync(self._set_options, root)
+                await in_thread(note_recorded, around, name, self.environ)
+            await in_thread(self._set_options, root)
             await self._begin(root)
             self.tasks.start_soon(self._work, root)
             self.dirty.set()
@@ -159,9 +161,9 @@ class Roots:
         for root in self.by_name.values():
             root.jobs.close()
             root.jobs_left.close()
-            # A job may have it in use, and ask this event loop something.
-            with anyio.CancelScope(shield=True):
-                await to_thread.run_sync(root.record.close)
+            # A job may have it in use, and ask this event loop something, or never come to an end.
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await in_thread(root.record.close)
 
     # --- Jobs ---
 

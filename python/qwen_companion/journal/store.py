@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from qwen_companion.domain import Usage
 from qwen_companion.frozen import frozen
@@ -287,7 +288,7 @@ class Store:
     def seen(self, turn: int, path: bytes) -> SeenRow:
         """Return the mark on `path` in `turn`."""
         row = self.database.row("select digest, whole, hunks from seen where turn = ? and path = ?", turn, path)
-        return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), tuple(json.loads(row[2])))
+        return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), _texts(row[2]) or ())
 
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
         """Keep the marks of `path` in `turn`."""
@@ -380,7 +381,17 @@ class Store:
 
 
 def _turn(row: tuple[Any, ...]) -> TurnRow:
-    return TurnRow(*row[:8], notes=tuple(json.loads(row[8])), pid=row[9], started=row[10])
+    notes = _texts(row[8])
+    return TurnRow(*row[:8], notes=("its notes are damaged",) if notes is None else notes, pid=row[9], started=row[10])
+
+
+def _texts(kept: object) -> tuple[str, ...] | None:
+    """Return the list of texts that is `kept` as JSON; None where that is damaged."""
+    with suppress(ValueError, TypeError, RecursionError):
+        found = json.loads(cast("str", kept))
+        if isinstance(found, list) and all(isinstance(each, str) for each in cast("list[object]", found)):
+            return tuple(cast("list[str]", found))
+    return None
 
 
 def write_of(row: Sequence[Any]) -> Write:

@@ -21,6 +21,9 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are not recorded."""
 
 
+_SHA256_DIGITS = 64
+
+
 class TooLargeError(CompanionError):
     """A file is too large to be recorded."""
 
@@ -79,6 +82,11 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
     )
     digest.update(data)
     return digest.hexdigest()
+
+
+def algorithm_of(digest: str) -> str:
+    """Return the name of the algorithm that has made `digest`."""
+    return "sha256" if len(digest) == _SHA256_DIGITS else "sha1"
 
 
 def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Loaded | None:

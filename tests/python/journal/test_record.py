@@ -11,7 +11,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -23,7 +24,7 @@ from qwen_companion.domain import Usage
 from qwen_companion.journal import git
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
-from qwen_companion.journal.database import DamagedStoreError
+from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
@@ -34,6 +35,8 @@ from qwen_companion.journal.rules import OWN, RecordRules
 from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow, Write
 from qwen_companion.journal.versions import Loaded, inode_at, load
 from qwen_companion.privacy.options import Options
+
+ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select 1, 'm', 0, 0, sum(i) from n"
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256))
 
@@ -1046,6 +1049,7 @@ def test_git_is_not_asked_again_where_it_has_just_stalled(project: Project, monk
 
 def damaged(project: Project, change: Callable[[Path], object]) -> tuple[Record, Path]:
     """Record a turn, `change` the journal's file, and open it anew."""
+    project.write("a.txt", b"one\n" * 50_000)
     project.turn({"a.txt": b"two\n" * 50_000})
     (file,) = (project.home / "state").rglob("journal.sqlite")
     project.record.close()
@@ -1070,6 +1074,81 @@ def test_a_damaged_journal_is_put_aside_and_begun_anew(project: Project, damage:
     project.edit(turn, "a.txt", b"three\n")
     assert project.kinds(turn) == {"a.txt": "modified"}
     assert project.reopen().news is None
+
+
+def altered(file: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(file, check_same_thread=True, isolation_level=None)) as db:
+        for statement in statements:
+            db.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["drop table usage", f"create view usage(turn, model, input, output, cached) as {ENDLESS}"],
+        ["create trigger t after insert on turns begin delete from writes; end"],
+        ["create table of_others(x)"],
+        ["drop table seen", "create table seen(turn integer, path, digest, whole, hunks, x as (turn + 1))"],
+        ["drop index writes_of_turn", "create index writes_of_turn on writes(turn, path, abs(turn))"],
+    ],
+)
+def test_a_journal_in_which_others_have_defined_something_is_put_aside(
+    project: Project, statements: Sequence[str]
+) -> None:
+    record, file = damaged(project, lambda file: altered(file, *statements))
+    (aside,) = file.parent.glob("journal.sqlite.damaged-*")
+    assert f"it defines what is not ours: {statements[-1].split()[2].partition('(')[0]}" in (record.news or "")
+    assert str(aside) in (record.news or "")
+    assert record.answers.turns() == []
+
+
+def test_a_journal_of_an_earlier_version_is_opened(project: Project) -> None:
+    former = "create table undone(turn integer, session text,\n path blob, primary key(turn, path))"
+    record, _ = damaged(project, lambda file: altered(file, former))
+    assert record.news is None
+    assert len(record.answers.turns()) == 1
+
+
+def test_notes_and_marks_that_are_damaged_hide_no_turn(project: Project) -> None:
+    marks = "insert into seen select id, x'61', '', 1, '[[[' from turns"
+    record, _ = damaged(project, lambda file: altered(file, "update turns set notes = '{nonsense'", marks))
+    (turn,) = record.answers.turns()
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    assert project.notes(turn) == ("its notes are damaged",)
+
+
+@pytest.mark.parametrize("data", ["x'00'", "'a text'", "7", "x'789c4bce'"])
+@pytest.mark.parametrize("packed", ["0", "1"])
+def test_a_text_that_is_damaged_is_lost_alone(project: Project, data: str, packed: str) -> None:
+    change = f"update blobs set data = {data}, packed = {packed} where digest = (select before from writes)"  # noqa: S608
+    record, _ = damaged(project, lambda file: altered(file, change))
+    (turn,) = record.answers.turns()
+    assert project.kinds(turn) == {"a.txt": "modified"}
+    with pytest.raises(RecordError, match="its text is not kept any more"):
+        project.net("a.txt", turn)
+
+
+@pytest.mark.parametrize(
+    "change", ["turns set start = 'soon'", "writes set path = 'a text'", "writes set after = x'00'"]
+)
+def test_a_row_that_is_damaged_is_damage_of_the_record(project: Project, change: str) -> None:
+    record, _ = damaged(project, lambda file: altered(file, f"update {change}"))
+    assert f"the table {change.split()[0]} holds what was not written there" in (record.news or "")
+    assert record.answers.turns() == []
+
+
+def test_a_query_that_does_not_end_is_interrupted(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = project.record.store.database
+    with monkeypatch.context() as short:
+        short.setattr("qwen_companion.journal.database.QUERY_S", 0.1)
+        with pytest.raises(StoreError, match=r"a query of the record took longer than 0\.1 s"):
+            database.rows(ENDLESS)
+    assert database.rows("select 1") == [(1,)]
+    monkeypatch.setattr("qwen_companion.journal.database.CLOSE_S", 0.1)
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(database.rows, ENDLESS)
+        database.close()
+        assert isinstance(running.exception(), StoreError)
 
 
 def test_a_journal_that_was_emptied_is_told(project: Project) -> None:
