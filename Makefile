@@ -73,10 +73,8 @@ docs: build ## Write anew the lists of messages, their accessors in Lisp, and th
 test: build ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 	@$(PYTEST) $(PARALLEL)
 
-# What reads this machine's load must count for the suite too, so the loops run from its start.
 test-busy: build ## The tests with two busy loops for each core beside them
-	@loops=; for n in $$(seq $$((2 * $(CORES)))); do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; \
-	  trap 'kill $$loops' EXIT; $(PYTEST) $(PARALLEL)
+	@$(PYTEST) $(PARALLEL) --busy
 
 test-bare: ## `make test` on a bare Debian made for it (root and mmdebstrap); SUITE=trixie for another release
 	@scripts/test-bare

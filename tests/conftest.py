@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -18,18 +19,36 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from leftovers import end_with_this_process
 from limit import set_limit
 
 TESTS: Final = Path(__file__).parent
 _STAGE: Final = re.compile(r'^pytestmark = \[?pytest\.mark\.reuses_stage\("(.+?)"\)', re.MULTILINE)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that `make test-busy` gives."""
+    parser.addoption("--busy", action="store_true", help="run two busy loops for each processor beside the tests")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the limit of all waits, and show a line for each file of unit tests and each other test as it ends."""
+    """Set the limit of all waits, and show a line for each file of unit tests and each other test as it ends.
+
+    Whatever ends the run, its processes end with it.
+    """
     config.addinivalue_line("markers", "long: takes half a minute or more, and so comes first")
     if not hasattr(config, "workerinput"):
+        end_with_this_process()
+        if config.getoption("--busy"):
+            _busy.extend(
+                subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * (os.cpu_count() or 1))
+            )
         limit = set_limit()
         config.pluginmanager.register(_Progress(config, limit), "progress")
+
+
+_busy: Final[list[subprocess.Popen[bytes]]] = []
+"""The busy loops."""
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -231,7 +231,9 @@ class Far:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         with (self.root / "sshd.log").open("ab") as log:
-            command = [SSHD, "-D", "-e", "-f", self.root / "sshd_config"]
+            # What it writes over its environment hides its mark, see leftovers.py.
+            with_parent = ["setpriv", "--pdeathsig", "KILL"]
+            command = [*with_parent, SSHD, "-D", "-e", "-f", self.root / "sshd_config"]
             self._server = subprocess.Popen(command, env=self._environment, stderr=log)
         while True:
             try:

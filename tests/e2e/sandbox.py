@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
@@ -24,12 +23,12 @@ import psutil
 
 import limit
 from clis import QWEN_SETTINGS_FILE, SETTINGS
+from leftovers import MARKER, marked, new_mark
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
 # Not that of the Emacsen outside: they rename what lies there while it is copied.
 _COMPILED: Final = BUILD / "eln-cache-for-tests"
-MARKER: Final = "QWEN_COMPANION_E2E"
 
 GREETING: Final = """\
 # A small program to talk about.
@@ -94,7 +93,7 @@ class Sandbox:
         self.projects = self.root / "projéts" if elsewhere else self.root
         self.project = self.projects / "project"
         self.run = self.root / "run"
-        self._mark = uuid.uuid4().hex
+        self._mark = new_mark()
         for directory in (self.here, self.home, self.tmp, self.projects, self.project, self.run):
             directory.mkdir(mode=0o700, exist_ok=True)
         if cli != "qwen":
@@ -210,14 +209,7 @@ class Sandbox:
 
     def processes(self) -> list[psutil.Process]:
         """All live processes that were started in this run, directly or not."""
-        found: list[psutil.Process] = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARKER) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return found
+        return marked(self._mark)
 
     def backends(self) -> list[psutil.Process]:
         """Return the companion's Python processes."""
