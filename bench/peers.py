@@ -26,10 +26,10 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers")]
 
-NEWER = CHECKOUT / ".build/newer-emacs/emacs"
-if NEWER.exists():
-    # Which agent-shell needs.
-    os.environ["EMACS"] = str(NEWER)
+OTHER = CHECKOUT / ".build/other-emacs"
+if (OTHER / "emacs").exists() and not (OTHER / "usr/share/emacs/28.2").exists():
+    # Agent-shell needs a newer one.
+    os.environ["EMACS"] = str(OTHER / "emacs")
 
 from editor import PROGRAM, lisp_string  # noqa: E402  the path and the program are set first
 from keys import TEXT  # noqa: E402

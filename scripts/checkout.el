@@ -26,8 +26,10 @@
 
   (require 'package)
   (setq package-user-dir (expand-file-name "elpa" build))
-  ;; -Q leaves out the folder of Debian's Emacs packages.
-  (add-to-list 'package-directory-list "/usr/share/emacs/site-lisp/elpa")
+  ;; -Q leaves out the folder of Debian's Emacs packages.  Another Emacs may have it beside itself, see other-emacs.
+  (let ((own (expand-file-name "../share/emacs/site-lisp/elpa" invocation-directory)))
+    (add-to-list 'package-directory-list
+                 (if (file-directory-p own) own "/usr/share/emacs/site-lisp/elpa")))
   (package-initialize)
   (unless (locate-library "epc")
     (display-warning 'qwen-companion

@@ -68,11 +68,11 @@ and the tests of the Python part do it."
 (ert-deftest qwen-companion-doctor-test-a-root-that-is-not-recorded-is-said ()
   (cl-letf (((symbol-function 'qwen-companion-roots-published) (lambda () '("/p")))
             (qwen-companion-journal--unrecorded nil))
-    (qwen-companion-journal-on-unrecorded '(:reasons (("/p" "a pipe\nis there") ("/other" "x"))))
+    (qwen-companion-journal-on-unrecorded '(:reasons (("/p" "a pipe\nis there") ("/not-published" "x"))))
     (qwen-companion-doctor-test--report
       (should (string-match-p "^warn Journal: Changes in /p are not recorded: a pipe is there$"
                               (string-replace "\\n" " " (buffer-string))))
-      (should-not (string-search "/other" (buffer-string))))))
+      (should-not (string-search "/not-published" (buffer-string))))))
 
 (ert-deftest qwen-companion-doctor-test-other-buffers-revert-as-before ()
   "They are not given the command of the report, without which none follows its file."
