@@ -128,6 +128,8 @@ Include the daemon's state and requests once its files are loaded."
           (pcase (qwen-companion-layer-activity)
             ('asking (propertize " asks" 'face 'warning
                                  'help-echo "A CLI asks in its terminal; M-x qwen-companion-next-waiting goes there"))
+            ('failed (propertize " failed" 'face 'warning
+                                 'help-echo (qwen-companion-layer-help)))
             ('working (propertize " working" 'help-echo (qwen-companion-layer-help))))
           (qwen-companion-remote-lighter)
           (qwen-companion-follow-lighter)

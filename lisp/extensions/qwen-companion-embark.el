@@ -25,6 +25,7 @@
      ("r" . qwen-companion-session-list-review)
      ("c" . qwen-companion-session-list-changes)
      ("s" . qwen-companion-session-list-prompt)
+     ("t" . qwen-companion-session-list-retry)
      ("b" . qwen-companion-session-list-bring-home)
      ("k" . qwen-companion-session-list-end))
     (qwen-companion-proposal

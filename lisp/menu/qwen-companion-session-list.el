@@ -49,29 +49,29 @@
                        (qwen-companion-proposal-session proposal)))
               (qwen-companion-proposals)))
 
-(defun qwen-companion-session-list--asked-here-p (session)
-  "Return non-nil when SESSION asks about a plan or questions that are here too."
-  (seq-some (lambda (proposal)
-              (eq 'asked (qwen-companion-proposal-released proposal)))
-            (qwen-companion-session-list--proposals session)))
-
 (defun qwen-companion-session-list-activity (session)
   "Return the activity of SESSION, a symbol.
 One of `asking', `reviewing' (a proposal of it waits), `working', `done',
-`cancelled', and `connected' where the CLI does not tell."
-  (let ((activity (qwen-companion-cli-state-activity
-                   (qwen-companion-registry-state session))))
-    (cond ((and (eq activity 'asking)
-                (not (qwen-companion-session-list--asked-here-p session)))
-           'asking)
-          ((qwen-companion-session-list--proposals session) 'reviewing)
-          ((eq activity 'idle) 'done)
+`ready' (it has had no prompt), `cancelled', `failed', and `connected'
+where the CLI does not tell."
+  (let* ((state (qwen-companion-registry-state session))
+         (activity (qwen-companion-cli-state-activity state)))
+    ;; Of an edit that it asks about in its terminal too, the review tells more.
+    (cond ((qwen-companion-session-list--proposals session) 'reviewing)
+          ((eq activity 'idle)
+           (if (qwen-companion-cli-state-prompt state) 'done 'ready))
           (activity)
           (t 'connected))))
 
 (defun qwen-companion-session-list--waiting-p (session)
   "Return non-nil when SESSION waits for the user."
-  (memq (qwen-companion-session-list-activity session) '(asking reviewing)))
+  (and (memq (qwen-companion-session-list-activity session) '(asking reviewing failed)) t))
+
+(defun qwen-companion-session-list--waiting-first (sessions)
+  "Return SESSIONS with those first that wait for the user, longest first."
+  (let ((groups (seq-group-by #'qwen-companion-session-list--waiting-p sessions)))
+    (append (seq-sort-by #'qwen-companion-session-list--since #'< (alist-get t groups))
+            (alist-get nil groups))))
 
 (defun qwen-companion-session-list--project (session)
   "Return the project of SESSION, a short name."
@@ -100,6 +100,7 @@ directory and its editor."
          (editor (qwen-companion-registered-editor session))
          (last (or (qwen-companion-registered-problem session)
                    (qwen-companion-cli-state-question state)
+                   (qwen-companion-cli-state-failure state)
                    (qwen-companion-cli-state-said state)
                    (qwen-companion-cli-state-prompt state)
                    (qwen-companion-session-no-hooks session)))
@@ -182,8 +183,10 @@ It is \"\" where that is not known; its tooltip has them by model."
            (propertize "unusable" 'face 'warning))
           ((not (eq activity 'connected))
            (let ((done (qwen-companion-layer-todo-count session)))
-             (propertize (concat (symbol-name activity) (and done " ") done)
-                         'face (and (memq activity '(asking reviewing)) 'warning))))
+             (propertize
+              (or (qwen-companion-layer-failure session)
+                  (concat (symbol-name activity) (and done " ") done))
+              'face (and (memq activity '(asking reviewing failed)) 'warning))))
           ((qwen-companion-registered-editor session) "elsewhere")
           (kind "no editor")
           (t "connected"))))
@@ -226,7 +229,9 @@ For a registered CLI that does nothing for us, return when it has started."
   "Draw the list anew; BY-USER is non-nil when the user asks for that."
   (qwen-companion-registry-look (not by-user))
   (setq tabulated-list-entries
-        (or (mapcar #'qwen-companion-session-list--entry (qwen-companion-registry-sessions))
+        (or (mapcar #'qwen-companion-session-list--entry
+                    (qwen-companion-session-list--waiting-first
+                     (qwen-companion-registry-sessions)))
             (list (list nil
                         (vector (if (eq 'ready (qwen-companion-state))
                                     "No CLI is connected"
@@ -332,6 +337,17 @@ Signal a `user-error' where there is none."
                qwen-companion-sessions-mode)
   (qwen-companion-bring-home session))
 
+(defun qwen-companion-session-list-retry (session)
+  "Have SESSION, the CLI at point, send its request again that has failed.
+While it waits to do so by itself, have it wait no longer."
+  (interactive (list (qwen-companion-session-list--read "Send the failed request again of: "))
+               qwen-companion-sessions-mode)
+  (unless (memq (qwen-companion-session-list-activity session) '(failed working))
+    (user-error "No request of this CLI has failed"))
+  (qwen-companion-terminal-retry
+   (or (qwen-companion-terminal-session-buffer session)
+       (user-error "This CLI is in a terminal outside of Emacs; Ctrl+Y there sends its request again"))))
+
 (defvar qwen-companion-sessions-mode-map
   (qwen-companion-buffers-keymap
    "RET" #'qwen-companion-session-list-visit
@@ -339,6 +355,7 @@ Signal a `user-error' where there is none."
    "r" #'qwen-companion-session-list-review
    "c" #'qwen-companion-session-list-changes
    "s" #'qwen-companion-session-list-prompt
+   "t" #'qwen-companion-session-list-retry
    "b" #'qwen-companion-session-list-bring-home
    "k" #'qwen-companion-session-list-end)
   "Keymap of the list of CLIs.")
@@ -350,7 +367,7 @@ Info node `(qwen-companion)Terminals' is about it.
 \\{qwen-companion-sessions-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("CLI" 20 t) ("Project" 14 t) ("State" 15 t)
+        [("CLI" 20 t) ("Project" 14 t) ("State" 18 t)
          ("Since" 7 qwen-companion-session-list--shorter-p)
          ("Files" 5 nil :right-align t)
          ("Tokens" 7 qwen-companion-session-list--more-tokens-p :right-align t)
@@ -378,6 +395,7 @@ Info node `(qwen-companion)Terminals' is about it.
     ["Go to Its Review" qwen-companion-session-list-review]
     ["What It Has Changed" qwen-companion-session-list-changes]
     ["Send It a Prompt" qwen-companion-session-list-prompt]
+    ["Send Its Failed Request Again" qwen-companion-session-list-retry]
     ["Bring It Home" qwen-companion-session-list-bring-home]
     ["End It" qwen-companion-session-list-end]))
 
@@ -406,19 +424,16 @@ another editor or to none.  The list follows them.
   "Id of the session, or chat, to which `qwen-companion-next-waiting' went.")
 
 (defun qwen-companion-session-list-waiting ()
-  "Return the CLIs and chats that wait for the user, an alist.
+  "Return the CLIs and chats that wait for the user, CLIs the longest first.
 Each is (ID . FUNCTION): the id of a session, or the buffer of a chat, and
 a function that goes to its question or its review."
   (append
    (mapcar (lambda (session)
              (cons (qwen-companion-session-id session)
-                   (if (eq 'asking (qwen-companion-session-list-activity session))
-                       (lambda () (qwen-companion-session-list-visit session))
-                     (lambda ()
-                       (qwen-companion-diff-open
-                        (car (qwen-companion-session-list--proposals session)))))))
-           (seq-filter #'qwen-companion-session-list--waiting-p
-                       (qwen-companion-backend-sessions)))
+                   (lambda () (qwen-companion-session-list--go-to session))))
+           (seq-take-while #'qwen-companion-session-list--waiting-p
+                           (qwen-companion-session-list--waiting-first
+                            (qwen-companion-registry-sessions))))
    (when (featurep 'qwen-companion-chat-permissions)
      (mapcar (lambda (chat)
                (cons chat
@@ -427,6 +442,21 @@ a function that goes to its question or its review."
                          (qwen-companion-diff-open plan)
                        (qwen-companion-chat-permissions-visit chat)))))
              (qwen-companion-chat-permissions-waiting-chats)))))
+
+(defun qwen-companion-session-list--go-to (session)
+  "Go to the review of SESSION, which waits, to its terminal, or to its row."
+  (cond ((car (qwen-companion-session-list--proposals session))
+         (qwen-companion-diff-open (car (qwen-companion-session-list--proposals session))))
+        ((qwen-companion-terminal-session-buffer session)
+         (qwen-companion-session-list-visit session))
+        (t
+         (qwen-companion-sessions)
+         (goto-char (point-min))
+         (while (not (or (eobp) (equal (qwen-companion-session-id session)
+                                       (tabulated-list-get-id))))
+           (forward-line))
+         (message "It waits in a terminal outside of Emacs, process %s"
+                  (or (qwen-companion-backend-process-text session) "unknown")))))
 
 ;;;###autoload
 (defun qwen-companion-next-waiting ()

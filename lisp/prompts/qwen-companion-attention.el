@@ -30,7 +30,7 @@
 KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (its
 turn has ended), `proposal' (of a change or a plan, or questions),
 `gone' (a CLI or the session of a chat has ended in the middle of a turn) and `failed' (the companion does not run,
-or the turn of a chat has failed).  TEXT says it on one line, safe to
+or the turn of a CLI or a chat has failed).  TEXT says it on one line, safe to
 show.  BUFFER is the chat, or the terminal of the CLI, nil where it has
 none in this Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each
 nil with other kinds."
@@ -143,6 +143,9 @@ is `done'."
             (format "asks: %s" (qwen-companion-untrusted-text
                                 (qwen-companion-untrusted-cut question)))
           "asks in its terminal")))
+      ((and 'failed (guard (not (eq was 'failed))))
+       (qwen-companion-attention--tell
+        'failed session (qwen-companion-layer-failure session)))
       ((and 'idle (guard (memq was '(working asking))))
        (let ((seconds (/ (- (or (qwen-companion-cli-state-since after) 0)
                             (or (qwen-companion-cli-state-since before) 0))

@@ -251,15 +251,17 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
                (> (or (qwen-companion-cli-state-since state) 0)
                   qwen-companion-prompts--sent))
       (setq qwen-companion-prompts--sent nil))
-    (when (eq activity 'cancelled)
-      (qwen-companion-prompts--drop-cancelled (qwen-companion-cli-state-since state)))
+    (when (memq activity '(cancelled failed))
+      (qwen-companion-prompts--drop-cancelled
+       (qwen-companion-cli-state-since state)
+       (if (eq activity 'failed) "has failed" "was cancelled")))
     (when qwen-companion-prompts--waiting
       (cond
        ;; It starts, or has no hooks that report it.
        ((null activity)
         (qwen-companion-prompts--later qwen-companion-prompts--hooks-seconds
                                        #'qwen-companion-prompts--paste-all))
-       ((and (memq activity '(idle cancelled))
+       ((and (memq activity '(idle cancelled failed))
              (not qwen-companion-prompts--sent))
         (qwen-companion-prompts--send-next session))))))
 
@@ -278,8 +280,9 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
       (qwen-companion-prompts--later qwen-companion-prompts--begin-seconds
                                      #'qwen-companion-prompts--begun))))
 
-(defun qwen-companion-prompts--drop-cancelled (time)
-  "Drop each prompt that waited here for a turn that was cancelled at TIME."
+(defun qwen-companion-prompts--drop-cancelled (time how)
+  "Drop each prompt that waited here for a turn that ended at TIME.
+HOW says in words how it ended."
   (let ((dropped (seq-filter (lambda (prompt)
                                (and (not (qwen-companion-prompts--prompt-anyway prompt))
                                     (< (qwen-companion-prompts--prompt-time prompt) time)))
@@ -287,7 +290,8 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
     (when dropped
       (setq qwen-companion-prompts--waiting
             (seq-difference qwen-companion-prompts--waiting dropped #'eq))
-      (message "qwen-companion: the turn was cancelled: %s not sent, see the history in M-x qwen-companion-ask"
+      (message "qwen-companion: the turn %s: %s not sent, see the history in M-x qwen-companion-ask"
+               how
                (if (cdr dropped)
                    (format "%d prompts that waited were" (length dropped))
                  "a prompt that waited was")))))

@@ -15,6 +15,7 @@
 ;;; Code:
 
 (require 'cl-lib)
+(require 'seq)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
@@ -49,12 +50,13 @@ Say of how many where the edits of others are reviewed."
 
 (defun qwen-companion-layer-activity ()
   "Return the most urgent state of the CLIs, a symbol or nil.
-`asking' when one asks in its terminal, else `working' when one works."
+`asking' when one asks in its terminal, else `failed' when the turn of one
+has failed, else `working' when one works."
   (let ((activities (mapcar (lambda (session)
                               (qwen-companion-cli-state-activity
                                (qwen-companion-session-state session)))
                             (qwen-companion-backend-sessions))))
-    (car (or (memq 'asking activities) (memq 'working activities)))))
+    (seq-find (lambda (activity) (memq activity activities)) '(asking failed working))))
 
 (defun qwen-companion-layer-describe (session now)
   "Return one line about the CLI of SESSION, at the time NOW, or nil.
@@ -66,7 +68,8 @@ Texts of the CLI in it are sanitised."
                   ('working "working")
                   ('asking "asking")
                   ('idle "idle")
-                  ('cancelled "cancelled"))
+                  ('cancelled "cancelled")
+                  ('failed (qwen-companion-layer-failure session)))
                 (and since (qwen-companion-cli-state-activity state)
                      (format "for %s"
                              (qwen-companion-layer-duration
@@ -94,6 +97,14 @@ Texts of the CLI in it are sanitised."
                      (concat "calls no hooks: "
                              (qwen-companion-untrusted-text reason)))))
        ", "))))
+
+(defun qwen-companion-layer-failure (session)
+  "Return that the last turn of SESSION has failed and why, as text, or nil."
+  (let ((state (qwen-companion-session-state session)))
+    (and (eq 'failed (qwen-companion-cli-state-activity state))
+         (format "failed: %s" (qwen-companion-untrusted-line
+                              (or (qwen-companion-cli-state-failure state)
+                                  "unknown error"))))))
 
 (defun qwen-companion-layer-todo-count (session)
   "Return how many to-dos of SESSION are done of how many, as \"3/7\", or nil."
@@ -153,12 +164,22 @@ Texts of the CLI in it are sanitised."
                            (qwen-companion-layer-number output))))
         (delete-dups (mapcar #'qwen-companion-usage-model usage)) "; ")))
 
+(defun qwen-companion-layer--waiting-since (session)
+  "Return since when SESSION waits for the user, in ms since the epoch.
+Return infinity if it does not."
+  (let ((state (qwen-companion-session-state session)))
+    (or (and (memq (qwen-companion-cli-state-activity state) '(asking failed))
+             (qwen-companion-cli-state-since state))
+        1.0e+INF)))
+
 (defun qwen-companion-layer-lines (&optional todos)
   "Return a line about the activity of each connected CLI, or nil for none.
+Those that wait for the user come first, longest first.
 With TODOS non-nil, the list of its to-dos is below it."
   (let ((now (float-time)))
     (when-let* ((lines
-                 (cl-loop for session in (qwen-companion-backend-sessions)
+                 (cl-loop for session in (seq-sort-by #'qwen-companion-layer--waiting-since #'<
+                                                              (qwen-companion-backend-sessions))
                           for text = (qwen-companion-layer-describe session now)
                           when text
                           collect (concat (qwen-companion-untrusted-text

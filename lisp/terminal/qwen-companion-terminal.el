@@ -199,6 +199,19 @@ Control characters in it, which could end the paste, are left out."
     (run-at-time qwen-companion-terminal--paste-pause nil
                  #'qwen-companion-terminal--send-return buffer)))
 
+(defun qwen-companion-terminal-retry (buffer)
+  "Press the key by which the Qwen Code in BUFFER sends a failed request again."
+  (with-current-buffer buffer
+    (qwen-companion-terminal--press "\C-y")))
+
+(defun qwen-companion-terminal--press (key)
+  "Send KEY, a string, to the program in this terminal.
+Signal a `user-error' where none runs."
+  (let ((process (get-buffer-process (current-buffer))))
+    (when (or qwen-companion-terminal-outside (not (process-live-p process)))
+      (user-error "No program runs in this buffer"))
+    (process-send-string process key)))
+
 (defun qwen-companion-terminal--send-return (buffer)
   "Press return in the terminal BUFFER if its program is still there."
   (when (and (buffer-live-p buffer)
@@ -219,10 +232,7 @@ Control characters in it, which could end the paste, are left out."
   "Send Esc to the program in this terminal, as to stop what a CLI does.
 In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
   (interactive)
-  (let ((process (get-buffer-process (current-buffer))))
-    (when (or qwen-companion-terminal-outside (not (process-live-p process)))
-      (user-error "No program runs in this buffer"))
-    (process-send-string process "\e")))
+  (qwen-companion-terminal--press "\e"))
 
 ;;; Waiting for the discovery files
 

@@ -202,11 +202,11 @@ class Todo:
 class CliState:
     """The state of a CLI as its hooks report it; None for what they have not reported.
 
-    `activity` is "idle", "working", "asking" or "cancelled", since `since`.  `prompt` is the beginning of the last
-    prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
+    `activity` is "idle", "working", "asking", "cancelled" or "failed", since `since`.  `prompt` is the beginning of the
+    last prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
     request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
     `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.
-    `conversation` is the one it records, as the journal calls it.
+    `conversation` is the one it records, as the journal calls it.  `failure` is why the last turn has failed.
     """
 
     activity: Word | None = None
@@ -221,6 +221,7 @@ class CliState:
     said: str | None = None
     todos: tuple[Todo, ...] = ()
     conversation: str | None = None
+    failure: str | None = None
 
 
 @frozen

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from editor import lisp_string
-from model_types import Call
+from model_types import Answer, Call
 from sandbox import EDITED, GREETING, NOTES
 from stage import Stage
 from test_arrival import wait_idle, wait_until
@@ -324,3 +324,21 @@ def test_a_killed_backend_is_replaced_unnoticed_with_a_review_open(stage: Stage)
     stage.model.say("The list is new.")
     stage.accept("The list is new.")
     assert stage.sandbox.notes.read_text() == NOTES.replace("pears", "plums")
+
+
+def test_a_turn_that_fails_is_said_and_sent_again(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting)
+    stage.end_cli()
+    stage.start_cli()
+    stage.emacs.command("qwen-companion-sessions")
+    stage.screen.wait_for(re.compile(r"project +ready "))
+    stage.emacs.eval('(select-window (get-buffer-window "*qwen: project*"))')
+    stage.model.answer(Answer(refusal=400))
+    stage.ask("say hello")
+    stage.screen.wait_for(re.compile(r"project +failed: invalid.* invalid request"))
+    stage.screen.wait_for("Qwen[1] failed")
+    stage.model.say("Hello at last.")
+    stage.emacs.eval('(select-window (get-buffer-window "*qwen-companion sessions*"))')
+    stage.screen.keys("t")
+    stage.screen.wait_for("Hello at last.")
+    stage.screen.wait_for(re.compile(r"project +done "))

@@ -66,6 +66,15 @@ Each is a list of sessions."
                     (funcall asks "Run a\nb?")
                     (funcall asks "Run c?"))))))
 
+(ert-deftest qwen-companion-attention-test-a-turn-that-has-failed ()
+  (let ((failed (append (list :state '(:activity failed :since 1 :failure "rate limit"))
+                        (qwen-companion-attention-test--session 'working 0))))
+    (should (equal '((failed "Qwen Code in project failed: rate limit"))
+                   (qwen-companion-attention-test--events
+                    (list (qwen-companion-attention-test--session 'working 0))
+                    (list failed)
+                    (list (append failed nil)))))))
+
 (ert-deftest qwen-companion-attention-test-gone-in-the-middle ()
   "It reports only CLIs that were working when their process ended."
   (let ((working (qwen-companion-attention-test--session 'working 0))

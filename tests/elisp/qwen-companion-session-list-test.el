@@ -63,18 +63,50 @@
               (qwen-companion-session-list-test--session "c" :no-hooks "it is old")
               (qwen-companion-session-list-test--session
                "d" :directory "/home/me/app"
-               :state (list :activity 'idle :since now :prompt "Do it" :said "Done.\u202E Tests?")))
-      (should (equal '("Qwen Code 0.24.4|site|working 1/2|2 min|12.7k outside Emacs|Do\\nit"
+               :state (list :activity 'idle :since now :prompt "Do it" :said "Done.\u202E Tests?"))
+              (qwen-companion-session-list-test--session
+               "e" :directory "/home/me/api"
+               :state (list :activity 'failed :since (- now 1000) :prompt "Do it"
+                            :failure "limit"))
+              (qwen-companion-session-list-test--session
+               "f" :directory "/home/me/new" :state '(:activity idle)))
+      ;; Those that wait come first, the longest first.
+      (should (equal '("Qwen Code 0.24.4|api|failed: limit|N s|limit"
                        "Qwen Code 0.24.4|lib|asking|N s|Run make?"
+                       "Qwen Code 0.24.4|site|working 1/2|2 min|12.7k outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|connected|it is old"
-                       "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?")
+                       "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?"
+                       "Qwen Code 0.24.4|new|ready")
                      (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
                              (qwen-companion-session-list-test--rows))))
       (should (eq 'warning (get-text-property
                             0 'face (aref (cadr (nth 1 tabulated-list-entries)) 2))))
       (should (equal "big model 12.3k in (8k cached), 400 out; small 20 in, 5 out"
                      (get-text-property
-                      0 'help-echo (aref (cadr (nth 0 tabulated-list-entries)) 5)))))))
+                      0 'help-echo (aref (cadr (nth 2 tabulated-list-entries)) 5)))))))
+
+(ert-deftest qwen-companion-session-list-test-sends-a-failed-request-again ()
+  "By the key that Qwen Code has for that, in its terminal."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session
+             "a" :state '(:activity failed :since 1 :failure "rate limit"))
+            (qwen-companion-session-list-test--session "b" :state '(:activity idle :since 1)))
+    (goto-char (point-min))
+    (qwen-companion-test-refused "outside of Emacs; Ctrl\\+Y there"
+      (call-interactively (key-binding "t")))
+    (with-temp-buffer
+      (let ((terminal (current-buffer)) sent)
+        (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
+                   (lambda (_session) terminal))
+                  ((symbol-function 'process-live-p) #'always)
+                  ((symbol-function 'process-send-string)
+                   (lambda (_process key) (push key sent))))
+          (with-current-buffer "*qwen-companion sessions*"
+            (call-interactively (key-binding "t"))
+            (should (equal '("\C-y") sent))
+            (forward-line)
+            (qwen-companion-test-refused "No request of this CLI has failed"
+              (call-interactively (key-binding "t")))))))))
 
 (defun qwen-companion-session-list-test--registered (id &rest keys)
   "Return a registered CLI ID with KEYS."
@@ -251,8 +283,8 @@
     (goto-char (point-min))
     (should-error (call-interactively #'qwen-companion-session-list-review) :type 'user-error)
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
-      (should (equal "Qwen Code 0.24.4|reviewing" (nth 1 (qwen-companion-session-list-test--rows))))
-      (forward-line)
+      (should (equal "Qwen Code 0.24.4|reviewing" (car (qwen-companion-session-list-test--rows))))
+      (goto-char (point-min))
       (call-interactively #'qwen-companion-session-list-review)
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
@@ -282,6 +314,27 @@
         (qwen-companion-test-set-sessions (list (qwen-companion-session-list-test--session "b" :state '(:activity idle))))
         (should-error (qwen-companion-next-waiting) :type 'user-error)
         (mapc (lambda (terminal) (kill-buffer (cdr terminal))) terminals)))))
+
+(ert-deftest qwen-companion-session-list-test-next-waiting-goes-to-the-open-review ()
+  "Not to the terminal, which asks about the same edit in mode default."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session "s" :state '(:activity asking)))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
+      (qwen-companion-next-waiting)
+      (should (eq 'shown (qwen-companion-proposal-state proposal))))))
+
+(ert-deftest qwen-companion-session-list-test-next-waiting-finds-a-cli-outside ()
+  (let ((qwen-companion-registry--clis nil))
+    (qwen-companion-session-list-test--with nil
+      (qwen-companion-registry-on-registered
+       (list :clis (list (qwen-companion-session-list-test--registered "12" :pid 12)
+                         (qwen-companion-session-list-test--registered
+                          "13" :pid 13 :state '(:activity asking :since 1 :question "probably asks")))
+             :controller 'none))
+      (with-temp-buffer
+        (should (string-match-p "outside of Emacs, process 13"
+                                (qwen-companion-test-messages (qwen-companion-next-waiting))))
+        (should (equal "13" (tabulated-list-get-id)))))))
 
 (ert-deftest qwen-companion-session-list-test-end ()
   "It ends after a question, unless it is gone by then."

@@ -102,6 +102,13 @@ class Stop(Event):
     input_tokens: int | None = None
 
 
+class StopFailure(Event):
+    """The turn has ended with an `error` of the model's service, or in a loop; there is no Stop."""
+
+    name = "StopFailure"
+    error: str = ""
+
+
 class AttentionRequest(Event):
     """The CLI wants the user's attention.
 
@@ -166,7 +173,7 @@ class PostToolBatch(Event):
 
 
 _KINDS: tuple[type[Event], ...] = (
-    *(SessionStart, SessionEnd, UserPromptSubmit, Stop, AttentionRequest),
+    *(SessionStart, SessionEnd, UserPromptSubmit, Stop, StopFailure, AttentionRequest),
     *(SubagentStart, SubagentStop, PermissionRequest),
     *(PreToolUse, PostToolUse, PostToolUseFailure, PostToolBatch),
 )

@@ -196,6 +196,9 @@ class HookHandler:
                 await hearing.done.wait()
             if hearing.words:
                 said.append(hearing.words)
+        if any(isinstance(words, Block) for words in said):
+            self.states.stop(report.peer.pid, "token limit", _now())
+            self._changed()
         answer = _answer(report.event, said)
         self._note_answer(report.event, report.peer, answer)
         # Only now, since the CLI does not wait for them.

@@ -51,7 +51,7 @@ QUESTION_ANSWER_S = 2.0
 
 QUESTION_SUBSCRIPTIONS = (
     Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
-    *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "Notification", "SessionEnd")),
+    *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "StopFailure", "Notification", "SessionEnd")),
 )
 """What tells how the terminal has answered plans and questions."""
 
@@ -60,6 +60,7 @@ _EVENTS = (
     ("SessionEnd", None, _START_TIMEOUT_S),
     ("UserPromptSubmit", None, _TIMEOUT_S),
     ("Stop", None, _TIMEOUT_S),
+    ("StopFailure", None, _TIMEOUT_S),
     ("Notification", None, _TIMEOUT_S),
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),

@@ -433,7 +433,7 @@ def _ends_question(event: events.Event, since: str) -> bool:
         return False
     if isinstance(event, events.AttentionRequest):
         return event.notification_type == "idle_prompt"
-    return isinstance(event, events.UserPromptSubmit | events.Stop | events.SessionEnd)
+    return isinstance(event, events.UserPromptSubmit | events.Stop | events.StopFailure | events.SessionEnd)
 
 
 def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQuestion, ...]] | None:

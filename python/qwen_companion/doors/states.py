@@ -16,6 +16,7 @@ IDLE = "idle"
 WORKING = "working"
 ASKING = "asking"
 CANCELLED = "cancelled"
+FAILED = "failed"
 
 _MAX_TODOS = 100
 """How many items of a list are shown."""
@@ -79,6 +80,11 @@ class States:
         same_turn = None in (agent.prompt_id, event.prompt_id) or agent.prompt_id == event.prompt_id
         return event if agent.running and same_turn else event.model_copy(update={"agent_id": None})
 
+    def stop(self, pid: int, reason: str, now: int) -> None:
+        """Note that the turn of process `pid` was ended at `now`, in ms since the epoch, for `reason`."""
+        known = self._known.get(pid, _Known(CliState()))
+        self._known[pid] = replace(known, state=_failed(known.state, reason, now))
+
     def _agents(self, pid: int) -> Mapping[str, _Agent]:
         known = self._known.get(pid)
         return known.agents if known else {}
@@ -114,7 +120,13 @@ class States:
 def _begun(state: CliState, prompt: str, now: int) -> CliState:
     if all(item.status == "done" for item in state.todos):
         state = replace(state, todos=())
-    return replace(state, activity=WORKING, since=now, prompt=first_words(prompt), question=None, said=None)
+    return replace(
+        state, activity=WORKING, since=now, prompt=first_words(prompt), question=None, said=None, failure=None
+    )
+
+
+def _failed(state: CliState, reason: str, now: int) -> CliState:
+    return replace(state, activity=FAILED, since=now, question=None, failure=reason)
 
 
 def _after(known: _Known, event: events.Event, now: int) -> _Known:
@@ -153,7 +165,8 @@ def _settles(event: events.Event) -> bool:
         | events.UserPromptSubmit
         | events.PreToolUse
         | events.PermissionRequest
-        | events.Stop,
+        | events.Stop
+        | events.StopFailure,
     )
 
 
@@ -164,17 +177,18 @@ def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
         todos = _todos(event.tool_input) if event.tool_name == events.TODO else None
         return state if todos is None else replace(state, todos=todos)
     # Without a prompt the turn goes on, with the results of its tools.
-    if (
-        isinstance(event, events.UserPromptSubmit | events.PreToolUse | events.PermissionRequest)
-        and state.activity == ASKING
-    ):
-        return replace(state, activity=WORKING, question=None)
+    goes_on = isinstance(event, events.UserPromptSubmit | events.PreToolUse | events.PermissionRequest)
+    if goes_on and state.activity in (ASKING, FAILED):
+        # A turn that has failed is tried again by a key there.
+        since = state.since if state.activity == ASKING else now
+        return replace(state, activity=WORKING, since=since, question=None, failure=None)
     if isinstance(event, events.Stop):
         used = None if event.context_usage is None else round(100 * event.context_usage)
         said = last_line(event.last_assistant_message or "")
-        return replace(
-            state, activity=IDLE, since=now, question=None, tokens=event.input_tokens, context=used, said=said
-        )
+        state = replace(state, activity=IDLE, since=now, question=None, failure=None)
+        return replace(state, tokens=event.input_tokens, context=used, said=said)
+    if isinstance(event, events.StopFailure):
+        return _failed(state, first_words(event.error.replace("_", " ")) or "unknown error", now)
     if isinstance(event, events.AttentionRequest):
         if event.notification_type == "permission_prompt":
             return replace(state, activity=ASKING, question=first_words(event.message))

@@ -86,7 +86,7 @@ class HookReports:
                 await self._after_tool(root, report) for root in self._open_roots(self._names_at_work(name, event))
             ]
             return next(filter(None, texts), None)
-        elif kind in ("Stop", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
+        elif kind in ("Stop", "StopFailure", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
             # There is no Stop of a turn that was cancelled.
             for root in self._open_roots(self._names_of(name, event.session_id)):
                 self._turns.end(root, event.session_id, report.time)

@@ -30,6 +30,7 @@ SUBSCRIPTIONS = (
     Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL, READ_TOOL))),
     Subscription("PostToolUseFailure", _TOOLS),
     Subscription("Stop"),
+    Subscription("StopFailure"),
     Subscription("Notification"),
     Subscription("SessionEnd"),
 )

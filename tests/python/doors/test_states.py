@@ -16,6 +16,7 @@ from qwen_companion.doors.events import (
     SessionEnd,
     SessionStart,
     Stop,
+    StopFailure,
     SubagentStart,
     SubagentStop,
     UserPromptSubmit,
@@ -55,6 +56,30 @@ def test_a_turn() -> None:
     assert after(START, PROMPT, STOP, IDLE) == done
     assert after(START, PROMPT, IDLE).activity == "cancelled"
     assert after(START, PROMPT, ASK, IDLE).activity == "cancelled"
+
+
+def test_a_turn_that_fails() -> None:
+    failure = StopFailure(error="rate_limit")
+    failed = CliState("failed", 3, "change the greeting", None, "auto", "m", failure="rate limit")
+    assert after(START, PROMPT, failure) == failed
+    # The CLI says that it is idle, before or after.
+    assert after(START, PROMPT, failure, IDLE) == failed
+    assert after(START, PROMPT, IDLE, failure) == replace(failed, since=4)
+    # It is tried again by a key there, or another prompt follows.
+    for again in (UserPromptSubmit(prompt=""), PreToolUse(tool_name="edit"), PROMPT):
+        assert after(START, PROMPT, failure, again) == CliState("working", 4, "change the greeting", None, "auto", "m")
+    assert after(START, PROMPT, failure, STOP).failure is None
+    assert after(START, PROMPT, StopFailure()).failure == "unknown error"
+
+
+def test_a_turn_that_we_end() -> None:
+    states = States()
+    states.note(PID, PROMPT, 1)
+    states.stop(PID, "token limit", 2)
+    states.note(PID, IDLE, 3)
+    state = states.get(PID)
+    assert state is not None
+    assert (state.activity, state.since, state.failure) == ("failed", 2, "token limit")
 
 
 def test_a_prompt_that_no_hook_tells_of_is_a_turn() -> None:
