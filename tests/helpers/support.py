@@ -347,8 +347,9 @@ class Cli:
         finally:
             connection.close()
 
-    def stream(self) -> Stream:
-        return Stream(self.port, {**self._all_headers(), "Accept": "text/event-stream"})
+    def stream(self, last_received: str | None = None) -> Stream:
+        more = {} if last_received is None else {"Last-Event-ID": last_received}
+        return Stream(self.port, {**self._all_headers(), "Accept": "text/event-stream", **more})
 
     def _all_headers(self) -> dict[str, str]:
         session = {"mcp-session-id": self.session, "mcp-protocol-version": "2025-11-25"} if self.session else {}

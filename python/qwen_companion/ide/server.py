@@ -227,7 +227,7 @@ class McpServer:
             await send({"type": "http.response.start", "status": 204, "headers": []})
             await send({"type": "http.response.body", "body": b""})
         else:
-            await self._get(session, headers.get(b"accept", b""), scope, send)
+            await self._get(session, headers, scope, send)
 
     async def _is_spoken(self, version: str, session: KnownSession | None, send: Send) -> bool:
         """Return whether this server knows the protocol `version`; if not, refuse the request."""
@@ -248,13 +248,16 @@ class McpServer:
         )
         return False
 
-    async def _get(self, session: KnownSession, accept: bytes, scope: Scope, send: Send) -> None:
+    async def _get(self, session: KnownSession, headers: Mapping[bytes, bytes], scope: Scope, send: Send) -> None:
+        accept = headers.get(b"accept", b"")
         if not any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*")):
             await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
             return
         self._identify(session, scope)
         connection = cast("_Protocol", scope["state"][_CONNECTION])
-        if not await self._sessions.serve_stream(session.id, connection.when_lost, send):
+        last = headers.get(b"last-event-id")
+        last_received = None if last is None else last.decode("latin-1")
+        if not await self._sessions.serve_stream(session.id, connection.when_lost, send, last_received):
             # Closing would wait for the client that takes nothing.
             connection.transport.abort()
             # uvicorn is to see the end of the connection before it sees an answer that was not completed.

@@ -355,9 +355,16 @@ class Sessions:
 
     # --- Streams ---
 
-    async def serve_stream(self, identifier: str, when_lost: Callable[[Callable[[], None]], None], send: Send) -> bool:
+    async def serve_stream(
+        self,
+        identifier: str,
+        when_lost: Callable[[Callable[[], None]], None],
+        send: Send,
+        last_received: str | None = None,
+    ) -> bool:
         """Serve one GET of the session until either side ends it; False when it was cut because nothing was taken.
 
+        `last_received` is the key of the notification that the CLI has received last, perhaps from an earlier process.
         `when_lost(function)` makes the server call `function` when the connection is lost.  `send` returns once the
         operating system has taken the whole message.
 
@@ -367,6 +374,9 @@ class Sessions:
         session = self._sessions[identifier]
         if session.stream is not None:
             session.stream.end()
+        if last_received is not None:
+            self.withdraw(identifier, last_received)
+            self._went_out(last_received)
         stream = session.stream = Stream()
         session.patience = self._timing.give_up
         self._show(session)
@@ -410,7 +420,7 @@ class Sessions:
             await stream.send(send, [stream.last_words], more=False)
 
     async def _send_posted(self, session: _Session, stream: Stream, send: Send, posted: _Posted) -> None:
-        await stream.send(send, event(posted.notification))
+        await stream.send(send, event(posted.notification, posted.key))
         # A send on a connection that has just been lost says nothing.
         for _ in range(LOSS_TURNS):
             await anyio.sleep(0)

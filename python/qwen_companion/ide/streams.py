@@ -104,10 +104,13 @@ class OpenStreams:
                     stream.scope.cancel()
 
 
-def event(notification: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the event that tells `notification`, in pieces of `PIECE_BYTES` at most if those of `notification` are."""
+def event(notification: Iterable[bytes], key: str | None = None) -> Iterator[bytes]:
+    """Yield the event that tells `notification`, in pieces of `PIECE_BYTES` at most if those of `notification` are.
+
+    `key` is its id: a client that comes back names the last id that it has received.
+    """
     # JSON escapes line ends inside strings, so the data is one line.
-    piece = b"event: message\ndata: "
+    piece = b"event: message\n" + (b"" if key is None else f"id: {key}\n".encode("ascii")) + b"data: "
     for part in notification:
         if len(piece) + len(part) > PIECE_BYTES:
             yield piece

@@ -174,9 +174,9 @@ class DiffTools:
             self._abandon(proposal)
 
     def went_out(self, identifier: str) -> None:
-        """Note that the decision has been handed to the CLI's stream."""
-        self._proposals.drop(identifier)
-        self._editor.settled(identifier)
+        """Note that the decision has been handed to the CLI's stream, by this process or one before it."""
+        if self._proposals.drop(identifier) is not None:
+            self._editor.settled(identifier)
 
     def session_gone(self, session: str) -> None:
         """End the proposals of `session`, whose CLI has gone."""

@@ -587,6 +587,14 @@ async def test_an_outcome_a_broken_stream_swallowed_comes_on_the_next(site: Site
         assert await soon(site.out.get()) == identifier
 
 
+async def test_an_outcome_the_client_has_received_does_not_come_again(site: Site, cli: Cli) -> None:
+    site.sessions.post(cli.session, [b'{"outcome": 1}'], "key")
+    site.sessions.post(cli.session, [b'{"outcome": 2}'])
+    with await away(cli.stream, "key") as stream:
+        assert await soon(site.out.get()) == "key"
+        assert await away(stream.event) == {"outcome": 2}
+
+
 @pytest.mark.parametrize("timing", [replace(TIMING, stall=2.0)], ids=["short"])
 async def test_a_client_that_reads_nothing_is_cut_and_hears_again_when_it_returns(
     site: Site, cli: Cli, caplog: pytest.LogCaptureFixture

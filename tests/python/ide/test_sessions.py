@@ -94,14 +94,16 @@ async def table() -> Table:
 class Get:
     """A GET by a client that reads the stream until `stall`ed."""
 
-    def __init__(self, table: Table, session: str) -> None:
+    def __init__(self, table: Table, session: str, last_received: str | None = None) -> None:
         self.sent: asyncio.Queue[bytes] = asyncio.Queue()
         self.start: dict[str, Any] = {}
         self.flowing = asyncio.Event()
         self.flowing.set()
         self._lost = False
         self._tell_loss: Callable[[], None]
-        self.task = asyncio.create_task(table.sessions.serve_stream(session, self._when_lost, self._send))
+        self.task = asyncio.create_task(
+            table.sessions.serve_stream(session, self._when_lost, self._send, last_received)
+        )
 
     def stall(self) -> None:
         self.flowing.clear()
@@ -140,8 +142,8 @@ class Get:
             await self.flowing.wait()
 
 
-def event(data: bytes) -> bytes:
-    return b"event: message\ndata: " + data + b"\n\n"
+def event(data: bytes, key: bytes = b"") -> bytes:
+    return b"event: message\n" + (b"id: " + key + b"\n" if key else b"") + b"data: " + data + b"\n\n"
 
 
 async def test_a_stream_begins_with_the_time_to_come_back_and_the_context(table: Table) -> None:
@@ -204,10 +206,10 @@ async def test_what_is_posted_waits_for_the_stream_and_is_confirmed_once_out(tab
     assert table.sessions.post(session, [b"two"])
     assert table.out.empty()
     get = await Get(table, session).ready()
-    assert [await get.next(), await get.next()] == [event(b"one"), event(b"two")]
+    assert [await get.next(), await get.next()] == [event(b"one", b"1"), event(b"two")]
     assert await soon(table.out.get()) == "1"
     assert table.sessions.post(session, [b"three"], "3")
-    assert await get.next() == event(b"three")
+    assert await get.next() == event(b"three", b"3")
     assert await soon(table.out.get()) == "3"
     await get.end()
     assert not table.sessions.post("never", [b"x"])
@@ -220,8 +222,19 @@ async def test_what_is_withdrawn_does_not_go_out(table: Table) -> None:
     table.sessions.withdraw(session, "1")
     table.sessions.withdraw("never", "1")
     get = await Get(table, session).ready()
-    assert await get.next() == event(b"two")
+    assert await get.next() == event(b"two", b"2")
     assert await soon(table.out.get()) == "2"
+    await get.end()
+
+
+async def test_what_a_client_has_received_is_not_sent_again(table: Table) -> None:
+    """A process was killed before it told Emacs that it was out, so Emacs has the next one send it."""
+    session = table.open()
+    table.sessions.post(session, [b"one"], "1")
+    table.sessions.post(session, [b"two"], "2")
+    get = await Get(table, session, "1").ready()
+    assert await soon(table.out.get()) == "1"
+    assert await get.next() == event(b"two", b"2")
     await get.end()
 
 

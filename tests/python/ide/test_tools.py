@@ -166,6 +166,16 @@ async def test_a_decision_on_nothing_is_settled_at_once(desk: Desk) -> None:
     assert desk.editor.log == [("settled", "never-was")]
 
 
+async def test_a_decision_that_an_earlier_process_has_sent_is_settled(desk: Desk) -> None:
+    desk.tools.went_out("old")
+    assert desk.editor.log == [("settled", "old")]
+    # The CLI names it each time it comes back.
+    desk.tools.went_out("old")
+    assert desk.editor.log == [("settled", "old")]
+    desk.tools.decide("old", Decision("x"))
+    assert desk.notifications() == []
+
+
 async def test_a_decision_on_a_review_of_an_earlier_process_goes_out(desk: Desk) -> None:
     desk.tools.decide("old", Decision("x"))
     assert desk.notifications() == [("ide/diffAccepted", {"filePath": "/old", "content": "x"})]
