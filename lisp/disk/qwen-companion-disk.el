@@ -806,8 +806,8 @@ come, and that TEXT may be nil: not known.  STAMP is that of the file
 before the write, by default as it is now.  The wait ends by itself only
 after `qwen-companion-disk-expect-soon'.
 
-READY is a function that is called once no write can be missed, before the
-text is looked for in the file; it lets the CLI write.
+READY is a function that is called with the value once no write can be
+missed, before the text is looked for in the file; it lets the CLI write.
 
 DONE is a function that is called when the wait has ended by itself,
 with two arguments.  The first is `written' when the file holds the
@@ -824,7 +824,7 @@ second is a string that says for how long it was looked at."
       (setf (qwen-companion-disk--write-watch write)
             (qwen-companion-disk-watch path check check)))
     (run-hook-with-args 'qwen-companion-disk-expecting-functions path)
-    (when ready (funcall ready))
+    (when ready (funcall ready write))
     (qwen-companion-disk--check path)
     write))
 

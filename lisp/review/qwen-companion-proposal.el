@@ -675,29 +675,30 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
 
 (cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp ready done)
   "Expect that the CLI of PROPOSAL writes TEXT, which its buffer had.
-TEXT may be nil if that is not known.  OPTIONAL, STAMP, READY and DONE are
-as in `qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL
-ends."
+TEXT may be nil if that is not known.  OPTIONAL, STAMP and DONE are as in
+`qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL ends.
+READY is called without arguments, as there."
   (let* ((path (qwen-companion-proposal-path proposal))
          (earlier (qwen-companion-proposal--awaited-for path))
          (text (and text (qwen-companion-proposal--in-file proposal text))))
-    (setq qwen-companion-proposal--awaiting-write
-          (append qwen-companion-proposal--awaiting-write (list proposal)))
     (setf (qwen-companion-proposal-forecast proposal)
           (cond ((null text) 'unknown)
                 ((null earlier) (qwen-companion-proposal--plain-text text)))
           (qwen-companion-proposal-base proposal)
-          (and earlier (qwen-companion-proposal--disk-text path))
-          (qwen-companion-proposal-write proposal)
-          (qwen-companion-disk-expect
-           path text :optional optional :stamp stamp :ready ready
-           :done (lambda (result how)
-                   (unwind-protect
-                       (when done (funcall done result how))
-                     (qwen-companion-proposal--forget-write proposal)))))
-    (when (and text (qwen-companion-proposal-ends-lines proposal))
-      (qwen-companion-disk-allow (qwen-companion-proposal-write proposal)
-                                 (qwen-companion-disk-end-line text)))
+          (and earlier (qwen-companion-proposal--disk-text path)))
+    (qwen-companion-disk-expect
+     path text :optional optional :stamp stamp
+     :ready (lambda (write)
+              (setf (qwen-companion-proposal-write proposal) write)
+              (setq qwen-companion-proposal--awaiting-write
+                    (append qwen-companion-proposal--awaiting-write (list proposal)))
+              (when (and text (qwen-companion-proposal-ends-lines proposal))
+                (qwen-companion-disk-allow write (qwen-companion-disk-end-line text)))
+              (when ready (funcall ready)))
+     :done (lambda (result how)
+             (unwind-protect
+                 (when done (funcall done result how))
+               (qwen-companion-proposal--forget-write proposal))))
     (qwen-companion-proposal--update-forecasts path)))
 
 (defun qwen-companion-proposal--awaited-for (path)

@@ -50,6 +50,20 @@
       (qwen-companion-diff-accept)
       (should (equal '((accepted "two\n")) told)))))
 
+(ert-deftest qwen-companion-proposal-test-redisplay-while-an-outcome-is-sent ()
+  "As for the message that the disk is full: the header of another review is drawn."
+  (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
+    (let ((one (qwen-companion-test-propose "a.txt" "two\n"))
+          (held (qwen-companion-test-propose "a.txt" "three\n" :held t))
+          drawn)
+      (qwen-companion-proposal-test--prepare held)
+      (qwen-companion-test-edit held "mine\n")
+      (cl-letf (((symbol-function 'qwen-companion-backend-call)
+                 (lambda (&rest _)
+                   (push (qwen-companion-proposal-test--header held) drawn))))
+        (qwen-companion-diff-accept one))
+      (should (string-search "may fail to write your edits" (car drawn))))))
+
 (ert-deftest qwen-companion-proposal-test-the-review-goes-when-the-cli-cannot-be-told ()
   "The outcome is kept, to be sent again."
   (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
