@@ -24,6 +24,7 @@
 (require 'ediff-util)
 (require 'ediff-wind)
 (require 'face-remap)
+(require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-proposal)
@@ -356,7 +357,9 @@ Ediff would show all but the current one as grey stripes."
   "Call FUNCTION, which has Ediff compare the texts of PROPOSAL.
 If Ediff fails, restore the windows, delete its buffers and files, and
 signal its error."
-  (let ((windows (current-window-configuration)))
+  (let ((windows (current-window-configuration))
+        ;; It goes with the backend, so that nothing stays when Emacs is killed.
+        (temporary-file-directory (qwen-companion-backend-spool)))
     (condition-case err
         (qwen-companion-compare-with-ediff
          (delq nil (list (qwen-companion-proposal-disk-buffer proposal)

@@ -30,7 +30,7 @@
                       (string-match-p "\\`\\*\\(?:ediff\\|Ediff Control\\)" (buffer-name buffer))))
                   (buffer-list))
       ediff-session-registry
-      (directory-files temporary-file-directory nil "\\`[^.]")))
+      (directory-files (qwen-companion-backend-spool) nil "\\`qwen-companion-ediff")))
 
 (ert-deftest qwen-companion-review-ediff-test-falls-back-to-hunks ()
   "It is shown hunk by hunk, with the reason; keys go where they went before."
@@ -41,7 +41,6 @@
                        '("one\ntwo\n" "no-such-program" "no-such-program")))
     (qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
       (let* ((ediff-diff-program program)
-             (temporary-file-directory (file-name-as-directory (make-temp-file "ediff-test-" t)))
              (proposal (qwen-companion-test-propose "a.txt" new))
              (selected (selected-window))
              (said (qwen-companion-test-messages (qwen-companion-test-show proposal))))
@@ -58,8 +57,7 @@
         (should-not (qwen-companion-review-ediff-test--left-p))
         (should (equal new (qwen-companion-proposal-text proposal)))
         (qwen-companion-diff-accept proposal)
-        (should (equal '("*terminal*") (qwen-companion-test-shown)))
-        (delete-directory temporary-file-directory t)))))
+        (should (equal '("*terminal*") (qwen-companion-test-shown)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-falls-back-during-a-review ()
   "A text on disk, or a third one, with a NUL comes while Ediff shows a review."
@@ -76,8 +74,7 @@
         (qwen-companion-test-said "NUL" (funcall step))
         (should (eq selected (selected-window)))
         (should (equal "*qwen-companion hunks: a.txt*" (car (qwen-companion-test-shown))))
-        (let ((temporary-file-directory (expand-file-name ".git/")))
-          (should-not (qwen-companion-review-ediff-test--left-p)))
+        (should-not (qwen-companion-review-ediff-test--left-p))
         (should (eq 'shown (qwen-companion-proposal-state proposal)))))))
 
 (ert-deftest qwen-companion-review-ediff-test-belongs-beside-its-own-terminal ()
@@ -170,6 +167,8 @@
     (let ((said (qwen-companion-test-messages
                   (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "0\n1\n2\n3\n4\n5\n6\n7\n8\nNINE\n") t))))
       (should-not (string-search "is empty" said))
+      ;; What removes that directory when Emacs is killed removes its files too.
+      (should (directory-files (qwen-companion-backend-spool) nil "\\`qwen-companion-ediff"))
       (pcase-dolist (`(,side ,face ,soft ,strong)
                      '(("disk" "A" diff-removed diff-refine-removed)
                        ("proposal" "B" diff-added diff-refine-added)))
