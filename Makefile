@@ -76,7 +76,7 @@ test: build ## Everything: lint, the Emacs Lisp, Python and end-to-end tests
 test-busy: build ## The tests with two busy loops for each core beside them
 	@$(PYTEST) $(PARALLEL) --busy
 
-test-bare: ## `make test` on a bare Debian made for it (root and mmdebstrap); SUITE=trixie for another release
+test-bare: ## What CI runs, on a bare Debian made for it (root and mmdebstrap); SUITE=trixie for another release
 	@scripts/test-bare
 
 test-ert: build ## The Emacs Lisp tests; ARGS='-k follow' go to pytest, --ert '"regexp"' chooses in the files
@@ -96,7 +96,7 @@ test-there: build ## The end-to-end tests with project and CLI at another place;
 	@scripts/setup interop
 	@$(PYTEST) tests/e2e --ignore tests/e2e/interop --at $(or $(AT),ssh) $(ARGS)
 
-matrix: build ## The tests with each Emacs and Python that can be had, written to docs/versions.org; EMACSES='emacs emacs-30' or PYTHONS='3.14' choose
+matrix: build ## The tests with each release of Debian, Emacs and Python that can be had, written to docs/versions.org; SUITES=trixie, EMACSES='emacs emacs-30' or PYTHONS='3.14' choose
 	@scripts/matrix
 
 package: ## The tar file for an archive of packages, in dist/
