@@ -54,6 +54,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-follow)
 (require 'qwen-companion-follow-far)
@@ -253,9 +254,18 @@ each part with properties of its own is one."
   nil)
 
 (defun qwen-companion--state-changed (state)
-  "When STATE is `error', restore the environment of new terminals."
-  (when (eq state 'error)
-    (qwen-companion-terminal-restore-environment)))
+  "Follow the companion into STATE.
+In `error', restore the environment of new terminals; in `ready', tell
+the user of texts that a killed Emacs has left."
+  (pcase state
+    ('error (qwen-companion-terminal-restore-environment))
+    ('ready
+     (when-let* ((drafts (qwen-companion-drafts-left)))
+       (qwen-companion-backend-notice-once
+        (format (ngettext "%d text that you were writing when Emacs was killed is saved; M-x qwen-companion-recover-drafts brings it back"
+                          "%d texts that you were writing when Emacs was killed are saved; M-x qwen-companion-recover-drafts brings them back"
+                          (length drafts))
+                (length drafts)))))))
 
 (defun qwen-companion--connected ()
   "Send a new Python process all that the previous one was told."

@@ -279,6 +279,12 @@ It comes into the prompt buffer of its project, to be changed, sent again
 or left.  Where several wait, choose one: they are in their order.
 
 (fn)" t)
+(autoload 'qwen-companion-recover-drafts "qwen-companion-ask" "Bring back texts that you were writing when an Emacs was killed.
+Prompts, plans and comments come into the prompt buffers of their projects;
+an edited proposal into a buffer whose keys put it into its file; edited
+lines of one into a buffer of their own.
+
+(fn)" t)
 
 ;; qwen-companion-comments.el
 (autoload 'qwen-companion-diff-comment "qwen-companion-comments" "Note a comment on the line at point of a review; with an empty one, remove it.

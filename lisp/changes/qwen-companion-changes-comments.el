@@ -15,6 +15,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-comments)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
@@ -67,8 +68,17 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
                            :line (buffer-substring-no-properties
                                   (line-beginning-position) (line-end-position))
                            :text text)))))
+    (qwen-companion-changes-comments--keep-draft)
     (qwen-companion-changes-comments--show-in-file id path)
     (force-mode-line-update)))
+
+(defun qwen-companion-changes-comments--keep-draft ()
+  "Have Emacs auto-save the comments, if there are any left."
+  (let ((comments qwen-companion-changes-items-comments))
+    (qwen-companion-drafts-set
+     " *qwen-companion comments on changes*"
+     (and comments (qwen-companion-changes-comments--prompt comments))
+     (and comments (qwen-companion-changes-comments--comment-root (car comments))))))
 
 (defun qwen-companion-changes-comments--source-at-point ()
   "Return the kind of the line at point and its numbers: (KIND OLD . NEW)."
@@ -130,6 +140,7 @@ paste it."
                    prompt)))
         (message "%d comment%s: %s" count (if (= count 1) "" "s") done)))
     (setq qwen-companion-changes-items-comments nil)
+    (qwen-companion-changes-comments--keep-draft)
     (remove-overlays nil nil 'qwen-companion-changes-comment t)
     (force-mode-line-update)))
 

@@ -20,6 +20,7 @@
 (require 'easymenu)
 (require 'transient)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-options)
@@ -279,7 +280,9 @@ They are those of its `:type', a `choice' or a boolean.")
        ("Kept texts"
         "--"
         ("p" "Apply" qwen-companion-kept-apply (qwen-companion-menu--no-rescued-text))
-        ("d" "Compare" qwen-companion-kept-difference (qwen-companion-menu--no-rescued-text))))
+        ("d" "Compare" qwen-companion-kept-difference (qwen-companion-menu--no-rescued-text))
+        ("M" "Bring back" qwen-companion-recover-drafts
+         (unless (qwen-companion-drafts-left) "none"))))
       (("Reviews"
         ("v" "Next" qwen-companion-review (qwen-companion-menu--no-proposal))
         ("l" "List" qwen-companion-diffs (qwen-companion-menu--not-ready))

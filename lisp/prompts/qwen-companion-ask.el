@@ -19,12 +19,14 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-prompt-completion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-registry)
+(require 'qwen-companion-rescue)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -207,6 +209,7 @@ beginning the slash commands of Qwen Code.
           (when (file-remote-p root)
             (qwen-companion-prompt-completion-far-files (file-name-as-directory root)))
           (qwen-companion-ask-mode 1)
+          (qwen-companion-drafts-keep 'prompt root)
           (current-buffer)))))
 
 (defun qwen-companion-ask--current-root ()
@@ -409,6 +412,8 @@ a new worktree; `qwen-companion-worktrees' lists them."
       (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
       (setq qwen-companion-ask--cli nil)
       (erase-buffer)
+      (set-buffer-modified-p nil)
+      (qwen-companion-drafts-forget)
       (quit-window)
       (message "%s" done))))
 
@@ -554,6 +559,47 @@ stays.  Return what to say of that."
   "Show the COUNTth next prompt of the project, at last the unsent one."
   (interactive "p")
   (qwen-companion-ask-previous (- (or count 1))))
+
+;;; What a killed Emacs has left
+
+;;;###autoload
+(defun qwen-companion-recover-drafts ()
+  "Bring back texts that you were writing when an Emacs was killed.
+Prompts, plans and comments come into the prompt buffers of their projects;
+an edited proposal into a buffer whose keys put it into its file; edited
+lines of one into a buffer of their own."
+  (interactive)
+  (let ((drafts (or (qwen-companion-drafts-left)
+                    (user-error "No text is left of an Emacs that was killed"))))
+    (pcase-dolist (`(,file ,kind . ,path) drafts)
+      (let ((text (qwen-companion-drafts-text file)))
+        (if (eq kind 'prompt)
+            (qwen-companion-ask-put-back (expand-file-name path) text nil)
+          (with-current-buffer (generate-new-buffer
+                                (format "*qwen-companion lines: %s*" (file-name-nondirectory path)))
+            (insert text)
+            (goto-char (point-min))
+            (qwen-companion-untrusted-set-major-mode path)
+            (if (eq kind 'file)
+                (qwen-companion-rescue-adopt
+                 (current-buffer)
+                 (make-qwen-companion-rescue
+                  :path path :name (file-name-nondirectory path) :line-end "\n"
+                  :reason "Emacs was killed before you had decided"))
+              (qwen-companion-drafts-keep kind path))
+            (display-buffer (current-buffer))))))
+    ;; Each text is in another file before its own is deleted.
+    (do-auto-save t)
+    (mapc #'delete-file (mapcar #'car drafts))
+    (message "Brought back: %s"
+             (mapconcat (pcase-lambda (`(,_ ,kind . ,path))
+                          (format "%s %s"
+                                  (pcase kind
+                                    ('prompt "a prompt for")
+                                    ('file "your text of")
+                                    (_ "lines of"))
+                                  (qwen-companion-untrusted-path path)))
+                        drafts ", "))))
 
 ;;; Completion
 

@@ -19,6 +19,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-plan)
@@ -128,6 +129,7 @@ one prompt, once its turn is over."
                             (list (list line text comment place)))
                        (remq known noted))))
     (puthash proposal left qwen-companion-comments--noted)
+    (qwen-companion-comments--keep-draft proposal)
     (dolist (overlay (overlays-at (line-beginning-position)))
       (when (overlay-get overlay 'qwen-companion-review-comment)
         (delete-overlay overlay)))
@@ -138,6 +140,13 @@ one prompt, once its turn is over."
                     (1 "1 comment goes to the CLI when you accept or reject")
                     (count (format "%d comments go to the CLI when you accept or reject"
                                    count))))))
+
+(defun qwen-companion-comments--keep-draft (proposal &optional sent)
+  "Have Emacs auto-save the comments on PROPOSAL, or with SENT no more."
+  (qwen-companion-drafts-set
+   (format " *qwen-companion comments: %s*" (qwen-companion-proposal-id proposal))
+   (and (not sent) (qwen-companion-comments--of proposal nil))
+   (qwen-companion-comments--root proposal)))
 
 (defun qwen-companion-comments--root (proposal)
   "Return the directory of the project of PROPOSAL, without a final slash."
@@ -188,7 +197,8 @@ prompts too, in case they get lost on the way."
        (t
         (condition-case nil
             (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
-          (user-error (qwen-companion-comments--copy prompt root))))))))
+          (user-error (qwen-companion-comments--copy prompt root))))))
+    (qwen-companion-comments--keep-draft proposal t)))
 
 (defun qwen-companion-comments-on-type-key (payload)
   "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.

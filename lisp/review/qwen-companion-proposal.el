@@ -28,6 +28,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
@@ -266,8 +267,16 @@ KIND, a string, is part of the buffer's name."
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
-      ;; Emacs asks about it, if edited, before it exits.
-      (setq buffer-offer-save t))))
+      (qwen-companion-proposal-keep-draft proposal))))
+
+(defun qwen-companion-proposal-keep-draft (proposal)
+  "Have Emacs keep the text of PROPOSAL, in this buffer, once it is edited.
+It asks about that before it exits, and auto-saves it."
+  (setq buffer-offer-save t)
+  (if (qwen-companion-proposal-file-p proposal)
+      (qwen-companion-drafts-keep
+       'file (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
+    (qwen-companion-drafts-keep 'prompt (qwen-companion-proposal-directory proposal))))
 
 (defun qwen-companion-proposal-text (proposal)
   "Return the text of PROPOSAL with the user's edits, as the CLI gets it."
@@ -317,7 +326,8 @@ byte order mark."
     (setf (qwen-companion-proposal-buffer proposal) buffer)
     (with-current-buffer buffer
       (insert text)
-      (set-buffer-modified-p (qwen-companion-proposal-edited proposal)))))
+      (set-buffer-modified-p (qwen-companion-proposal-edited proposal))
+      (qwen-companion-proposal-keep-draft proposal))))
 
 (defun qwen-companion-proposal--plain-text (text)
   "Return TEXT with LF line ends and no byte order mark."

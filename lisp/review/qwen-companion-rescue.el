@@ -23,7 +23,9 @@
 (require 'qwen-companion-compare)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-header)
+(require 'qwen-companion-places)
 (require 'qwen-companion-untrusted)
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
@@ -89,6 +91,8 @@ late, or nil."
           buffer-offer-save t
           qwen-companion-rescue--current rescue)
     (set-buffer-modified-p t)
+    (qwen-companion-drafts-keep
+     'file (qwen-companion-places-name (qwen-companion-rescue-path rescue)))
     (rename-buffer (format "*qwen-companion kept: %s*" (qwen-companion-rescue-name rescue)) t)
     (qwen-companion-kept-mode 1)
     (message "qwen-companion: %s; the proposed text is kept in %s"

@@ -14,6 +14,8 @@
 
 (require 'easymenu)
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-drafts)
+(require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
 (require 'qwen-companion-header)
@@ -86,7 +88,9 @@ If LINE is nil, edit all of them.  Go to the line AT of those, from 1."
                     (copy-marker (cdr bounds) t)
                     (with-current-buffer buffer (buffer-string)))))
       (set-buffer-modified-p nil)
-      (qwen-companion-edit-mode))
+      (qwen-companion-edit-mode)
+      (qwen-companion-drafts-keep
+       'lines (qwen-companion-places-name (qwen-companion-proposal-path proposal))))
     (qwen-companion-review-edit--close-with proposal buffer)
     (pop-to-buffer buffer '(display-buffer-below-selected))))
 

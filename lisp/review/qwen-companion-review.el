@@ -179,7 +179,7 @@ Reject a proposal whose buffer is killed without asking its functions."
     ;; The major mode has killed local variables.
     (setq qwen-companion-proposal-current proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
-      (setq buffer-offer-save t))
+      (qwen-companion-proposal-keep-draft proposal))
     (qwen-companion-review-buffer-mode 1)))
 
 (defun qwen-companion-review--insert-disk (proposal)

@@ -495,5 +495,74 @@ The function `typed' returns what a terminal has got."
         (insert text)
         (should-not (qwen-companion-ask--complete-command))))))
 
+;;; A killed Emacs
+
+(defun qwen-companion-ask-test--killed (root &rest forms)
+  "Evaluate FORMS in another Emacs in ROOT, where a CLI is connected; kill it.
+It auto-saves before."
+  (let ((default-directory root))
+    (should
+     (equal "Killed"
+            (apply
+             #'call-process (expand-file-name invocation-name invocation-directory) nil nil nil
+             "-Q" "--batch"
+             (append
+              (mapcan (lambda (directory) (list "-L" directory)) load-path)
+              (list "-l" "qwen-companion-test-helper" "-l" "qwen-companion-ask" "--eval"
+                    (format "%S"
+                            `(let ((temporary-file-directory ,root)
+                                   (qwen-companion-diff-arrival 'command))
+                               (setq qwen-companion-drafts-directory
+                                     ,qwen-companion-drafts-directory)
+                               (qwen-companion-test-with-backend
+                                 ,@forms
+                                 (do-auto-save t)
+                                 (signal-process (emacs-pid) 'KILL)))))))))))
+
+(defun qwen-companion-ask-test--drafts ()
+  "Return the files of auto-saved texts."
+  (directory-files qwen-companion-drafts-directory t "\\`[^.]"))
+
+(ert-deftest qwen-companion-ask-test-texts-of-a-killed-emacs-come-back ()
+  "They are in private files, are told of, and come back by a command."
+  (qwen-companion-ask-test--with
+    (qwen-companion-ask-test--killed
+     default-directory
+     '(qwen-companion-ask t)
+     '(insert "Half written, é")
+     '(qwen-companion-test-propose "unedited.py" "as it was\n")
+     '(qwen-companion-test-edit (qwen-companion-test-propose "a.py" "proposed\n") "by me\n")
+     `(qwen-companion-test-edit
+       (qwen-companion-test-propose "plans/1.md" "# Plan\n" :held t :kind 'plan :directory ,root)
+       "And test it.\n")
+     '(with-current-buffer (qwen-companion-proposal-buffer
+                            (qwen-companion-test-propose "b c.txt" "two\n"))
+        (cl-letf (((symbol-function 'read-string) (lambda (&rest _) "Why?")))
+          (qwen-companion-diff-comment))))
+    (should (= #o700 (file-modes qwen-companion-drafts-directory)))
+    (dolist (file (qwen-companion-ask-test--drafts))
+      (should (= #o600 (file-modes file))))
+    (should (string-match-p "\\`.*4 texts .*M-x qwen-companion-recover-drafts"
+                            (qwen-companion-test-messages
+                              (qwen-companion--state-changed 'ready))))
+    (should (string-match-p "a prompt for .*your text of .*a\\.py\\|your text of .*a\\.py.*a prompt for"
+                            (qwen-companion-test-messages
+                              (qwen-companion-recover-drafts))))
+    (should-not (qwen-companion-drafts-left))
+    (with-current-buffer "*qwen-companion kept: a.py*"
+      (should (equal "proposed\nby me\n" (buffer-string)))
+      ;; This Emacs may be killed, too.
+      (should (equal "proposed\nby me\n" (qwen-companion-drafts-text buffer-auto-save-file-name)))
+      (qwen-companion-kept-discard))
+    (qwen-companion-ask t)
+    (dolist (text '("Half written, é" "# Plan\nAnd test it." "> two\nWhy?"))
+      (should (string-search text (buffer-string))))
+    (should (= 1 (length (qwen-companion-ask-test--drafts))))
+    (cl-letf (((symbol-function 'qwen-companion-ask--choose) #'ignore)
+              ((symbol-function 'qwen-companion-prompts-send) (lambda (&rest _) "Sent")))
+      (qwen-companion-ask-submit))
+    (should-not (qwen-companion-ask-test--drafts))
+    (should-error (qwen-companion-recover-drafts) :type 'user-error)))
+
 (provide 'qwen-companion-ask-test)
 ;;; qwen-companion-ask-test.el ends here

@@ -13,6 +13,9 @@
 ;; Each file that is visited would start git, for the mode line.
 (remove-hook 'find-file-hook #'vc-refresh-state)
 
+;; Texts that a test edits outside of a project of its own are not auto-saved.
+(setq qwen-companion-drafts-directory "/dev/null/drafts/")
+
 (defun qwen-companion-test-write (file text &optional seconds)
   "Write TEXT to FILE, in a directory that may be new, as a CLI does.
 With SECONDS, its time is that much later than now."
@@ -29,6 +32,8 @@ The directory is the value of `default-directory' and a git project."
   `(let* ((directory (file-name-as-directory
                       (file-truename (make-temp-file "qwen-companion-test-" t))))
           (default-directory directory)
+          (qwen-companion-drafts-directory
+           (concat (directory-file-name directory) "-drafts/"))
           (create-lockfiles nil)
           (make-backup-files nil)
           ;; Some commands set these, and nobody would set them back here.
@@ -51,7 +56,10 @@ The directory is the value of `default-directory' and a git project."
              ;; the way of the next tests.
              (when-let* ((process (get-buffer-process buffer)))
                (delete-process process))
+             (qwen-companion-drafts-forget)
              (kill-buffer))))
+       (when (file-directory-p qwen-companion-drafts-directory)
+         (delete-directory qwen-companion-drafts-directory t))
        (delete-directory directory t))))
 
 (defvar qwen-companion-test-calls nil
