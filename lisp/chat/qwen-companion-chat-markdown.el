@@ -24,6 +24,7 @@
 (require 'subr-x)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-chat-blocks)
+(require 'qwen-companion-chat-inline)
 (require 'qwen-companion-chat-places)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
@@ -165,10 +166,11 @@ TIME is when that moment began.  Nil before the first text.")
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-code))
   "A block of code in the untrusted LANGUAGE, a string.
-FENCE is its opening fence; CLOSED is non-nil when its closing fence has
+FENCE is its opening fence, MARGIN the number of characters before that,
+which its lines have too; CLOSED is non-nil when its closing fence has
 come.  COLOURED is t when it has the faces of its language, `pending'
 when it will get them.  Its text has it as a property."
-  language fence closed coloured)
+  language fence (margin 0) closed coloured)
 
 (cl-defstruct (qwen-companion-chat-reader
                (:copier nil)
@@ -217,8 +219,20 @@ is the code block that is open there, or nil."
     ('user 'qwen-companion-chat-user)))
 
 (defconst qwen-companion-chat-markdown--opening-fence
-  " \\{0,3\\}\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$"
-  "Matches a line that begins a code block.")
+  (concat "\\([ \t]*\\(?:\\(?:>\\|" qwen-companion-chat-inline-item "\\)[ \t]*\\)*\\)"
+          "\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
+  "Matches a line that may begin a code block.
+The groups are what marks lists and quotes, the fence and the language.")
+
+(defun qwen-companion-chat-markdown--opening-fence-p ()
+  "Return non-nil when the line at point begins a code block.
+Indented by four columns it does so in a list only."
+  (and (looking-at qwen-companion-chat-markdown--opening-fence)
+       (let ((prefix (match-string-no-properties 1)))
+         (or (string-match-p "[^ \t]" prefix)
+             (< (string-width prefix) 4)
+             (save-match-data
+               (qwen-companion-chat-inline-in-list-p (string-width prefix)))))))
 
 (defun qwen-companion-chat-markdown--find-code (block)
   "Find the code blocks in the unread part of BLOCK."
@@ -243,14 +257,16 @@ is the code block that is open there, or nil."
   "Process the complete lines from point to END for READER."
   (let ((start (point)))
     ;; Only these are looked at: each line of a long text would take too long.
-    (while (re-search-forward "^ \\{0,3\\}\\(?:```\\|~~~\\)" end t)
+    (while (re-search-forward "```\\|~~~" end t)
       (forward-line 0)
       (let ((code (qwen-companion-chat-reader-code reader)))
         (cond
-         ((and (not code) (looking-at qwen-companion-chat-markdown--opening-fence))
+         ((and (not code) (qwen-companion-chat-markdown--opening-fence-p))
           (setf (qwen-companion-chat-reader-code reader)
-                (qwen-companion-chat-markdown--make-code :fence (match-string-no-properties 1)
-                                                         :language (match-string-no-properties 2)))
+                (qwen-companion-chat-markdown--make-code
+                 :margin (- (match-end 1) (match-beginning 1))
+                 :fence (match-string-no-properties 2)
+                 :language (match-string-no-properties 3)))
           (put-text-property (point) (line-beginning-position 2) 'qwen-companion-chat-fence t)
           (setq start (line-beginning-position 2)))
          ((and code (qwen-companion-chat-markdown--fence-p code))
@@ -272,7 +288,8 @@ is the code block that is open there, or nil."
 
 (defun qwen-companion-chat-markdown--fence-p (code)
   "Return non-nil when the line at point is the closing fence of CODE."
-  (looking-at (format " \\{0,3\\}%s+[ \t]*$"
+  (looking-at (format "[ \t>]\\{0,%d\\}%s+[ \t]*$"
+                      (+ 3 (qwen-companion-chat-code-margin code))
                       (regexp-quote (qwen-companion-chat-code-fence code)))))
 
 (defun qwen-companion-chat-markdown--close-code (code)
@@ -344,7 +361,7 @@ Return the region as `jit-lock-functions' do."
                    (to (if table (cdr table) (line-beginning-position 2))))
               (setq plain (and row (not table)))
               (when voice
-                (qwen-companion-chat-markdown--fontify-lines from to voice))
+                (qwen-companion-chat-markdown--fontify-lines from to voice table))
               (when table
                 (qwen-companion-chat-markdown--table-align from to)
                 (setq start (min start from)
@@ -353,20 +370,20 @@ Return the region as `jit-lock-functions' do."
           (qwen-companion-untrusted-show-hidden start end)))))
   `(jit-lock-bounds ,start . ,end))
 
-(defun qwen-companion-chat-markdown--fontify-lines (from to voice)
-  "Fontify the lines from FROM to TO, text by VOICE."
+(defun qwen-companion-chat-markdown--fontify-lines (from to voice table)
+  "Fontify the lines from FROM to TO, text by VOICE, of a TABLE if non-nil."
   (goto-char from)
   (while (< (point) to)
     (let ((start (point))
           (end (line-end-position)))
-      (qwen-companion-chat-markdown--fontify-line end)
+      (qwen-companion-chat-markdown--fontify-line end table)
       (when-let* ((face (qwen-companion-chat-markdown-face voice)))
         (qwen-companion-chat-markdown--add-face start end face))
       (goto-char end)
       (forward-line))))
 
-(defun qwen-companion-chat-markdown--fontify-line (end)
-  "Fontify the line at point, which ends at END."
+(defun qwen-companion-chat-markdown--fontify-line (end row)
+  "Fontify the line at point, which ends at END; ROW is non-nil for one of a table."
   (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
     ;; With its newline, since a fence is hidden with that.
     (remove-text-properties (point) (1+ end) '(invisible nil))
@@ -374,7 +391,7 @@ Return the region as `jit-lock-functions' do."
      ((get-text-property (point) 'qwen-companion-chat-fence)
       (put-text-property (point) end 'face 'qwen-companion-chat-markup)
       (qwen-companion-chat-markdown--hide-fence end))
-     ((not code) (qwen-companion-chat-markdown--fontify-markdown end))
+     ((not code) (qwen-companion-chat-markdown--fontify-markdown end row))
      ((eq t (qwen-companion-chat-code-coloured code)))
      (t (put-text-property (point) (1+ end) 'face 'qwen-companion-chat-code)
         (when (and (qwen-companion-chat-code-closed code)
@@ -394,10 +411,12 @@ Return the region as `jit-lock-functions' do."
 (defun qwen-companion-chat-markdown--hide-fence (end)
   "Hide the fence at point, whose line ends at END.
 The language stays; a line without one is hidden with its newline."
-  (when (looking-at " \\{0,3\\}[`~]+[ \t]*")
+  (when (looking-at "\\([ \t]*\\(?:[^`~ \t\n][^`~\n]*\\)?\\)[`~]+[ \t]*")
     (qwen-companion-chat-markdown--hide
-     (point)
+     ;; The marker of a list stays.
+     (if (string-blank-p (match-string 1)) (point) (match-end 1))
      (if (and (= end (match-end 0))
+              (string-blank-p (match-string 1))
               ;; Not the newline at the end of the block, before which more may come.
               (get-text-property end 'qwen-companion-chat-voice))
          (1+ end)
@@ -502,42 +521,24 @@ Return nil when the user has typed and it has to be tried again."
               (add-face-text-property begin end face))))
         (setq from to)))))
 
+(defconst qwen-companion-chat-markdown--break
+  "[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$"
+  "Matches a line that is drawn as a rule.")
+
 (defconst qwen-companion-chat-markdown--line-rules
-  '(("#\\{1,6\\} .*" . qwen-companion-chat-title)
+  `(("#\\{1,6\\} .*" . qwen-companion-chat-title)
     ("[ \t]*\\(?:[-*+]\\|[0-9]\\{1,9\\}[.)]\\)[ \t]" . bold)
     ("[ \t]*>.*" . italic)
-    ("[ \t]*\\(?:-[ \t]*-[ \t]*-\\|\\*[ \t]*\\*[ \t]*\\*\\|_[ \t]*_[ \t]*_\\)[-*_ \t]*$" . qwen-companion-chat-markup))
+    (,qwen-companion-chat-markdown--break . qwen-companion-chat-markup))
   "Alist (REGEXP . FACE) for the beginnings of lines.")
 
 (defconst qwen-companion-chat-markdown--levels
   [outline-1 outline-2 outline-3 outline-4 outline-5 outline-6]
   "Faces of the levels of headings.")
 
-(defconst qwen-companion-chat-markdown--inline
-  (rx (or
-       ;; 1: code
-       (seq (group-n 11 (group-n 1 (+ "`"))) (group-n 2 (+? nonl)) (group-n 12 (backref 1))
-            (or eol (not (any "`"))))
-       ;; 3: bold
-       (seq (group-n 13 "**") (group-n 3 (not (any "*" space)) (*? nonl)) (group-n 14 "**"))
-       ;; 4: emphasis; inside of words only with stars
-       (seq (group-n 15 "*") (group-n 4 (not (any "*" space)) (*? (not (any "*\n")))) (group-n 16 "*"))
-       (seq symbol-start (group-n 17 "_") (group-n 5 (not (any "_" space)) (*? (not (any "_\n")))) (group-n 18 "_") symbol-end)
-       ;; 6: struck
-       (seq (group-n 19 "~~") (group-n 6 (+? nonl)) (group-n 20 "~~"))
-       ;; 7: link, 8: its target
-       (seq (group-n 21 "[") (group-n 7 (+ (not (any "][\n")))) (group-n 22 "](")
-            (group-n 8 (+ (not (any "() \n")))) (group-n 23 ")"))
-       ;; 9: address
-       (group-n 9 "http" (? "s") "://" (+ (not (any space "<>\"`)]\n"))))))
-  "Matches Markdown inside a line; the groups are those of the faces.")
-
-(defconst qwen-companion-chat-markdown--markup
-  '(11 12 13 14 15 16 17 18 19 20 21 22 23)
-  "Groups of `qwen-companion-chat-markdown--inline' that are markup.")
-
-(defun qwen-companion-chat-markdown--fontify-markdown (end)
-  "Fontify the line of Markdown at point, which ends at END."
+(defun qwen-companion-chat-markdown--fontify-markdown (end row)
+  "Fontify the line of Markdown at point, which ends at END.
+ROW is non-nil for one of a table."
   (let ((start (point)))
     (remove-text-properties start end '(face nil))
     (when (< (- end start) qwen-companion-chat-markdown--line-limit)
@@ -552,8 +553,9 @@ Return nil when the user has typed and it has to be tried again."
         (qwen-companion-chat-markdown--hide start (match-end 0)))
       (qwen-companion-chat-markdown--add-wrap-prefix start end)
       (qwen-companion-chat-markdown--forget-places start end)
-      (while (re-search-forward qwen-companion-chat-markdown--inline end t)
-        (qwen-companion-chat-markdown--fontify-match))
+      (unless (looking-at-p qwen-companion-chat-markdown--break)
+        (mapc #'qwen-companion-chat-markdown--fontify-span
+              (qwen-companion-chat-inline-spans end row)))
       (qwen-companion-chat-markdown--link-places start end))))
 
 (defun qwen-companion-chat-markdown--add-wrap-prefix (start end)
@@ -567,30 +569,29 @@ In a list, that is the text after the bullet."
         (put-text-property start end 'wrap-prefix (concat prefix (make-string indentation ?\s)))
       (remove-list-of-text-properties start end '(wrap-prefix)))))
 
-(defun qwen-companion-chat-markdown--fontify-match ()
-  "Fontify the current match of `qwen-companion-chat-markdown--inline'."
-  (let ((place (match-end 0)))
-    (pcase-dolist (`(,group . ,face)
-                   '((2 . qwen-companion-chat-inline-code) (3 . bold) (4 . italic) (5 . italic)
-                     (6 . (:strike-through t)) (7 . link) (8 . qwen-companion-chat-markup)
-                     (9 . link)))
-      (when (match-beginning group)
-        (add-face-text-property (match-beginning group) (match-end group) face)))
-    (dolist (group qwen-companion-chat-markdown--markup)
-      (when (match-beginning group)
-        (add-face-text-property (match-beginning group) (match-end group)
-                                'qwen-companion-chat-markup)
-        ;; Where a link leads to stays visible: the text is untrusted.
-        (unless (match-beginning 7)
-          (qwen-companion-chat-markdown--hide (match-beginning group) (match-end group)))))
-    (cond ((match-beginning 8)
-           (qwen-companion-chat-markdown--link (match-beginning 7) (match-end 7)
-                                               (match-string-no-properties 8)))
-          ((match-beginning 9)
-           (qwen-companion-chat-markdown--link (match-beginning 9) (match-end 9)
-                                               (match-string-no-properties 9)))
-          ((match-end 12) (setq place (match-end 12))))
-    (goto-char place)))
+(defun qwen-companion-chat-markdown--fontify-span (span)
+  "Fontify SPAN, one of `qwen-companion-chat-inline-spans'."
+  (pcase-let* ((`(,kind ,start ,end ,width) span)
+               (`(,from . ,to) (pcase kind
+                                 ('link (cons (1+ start) width))
+                                 ('address (cons start end))
+                                 (_ (cons (+ start width) (- end width))))))
+    (add-face-text-property from to (pcase kind
+                                      ('code 'qwen-companion-chat-inline-code)
+                                      ('strong 'bold)
+                                      ('emphasis 'italic)
+                                      ('struck '(:strike-through t))
+                                      (_ 'link)))
+    (pcase-dolist (`(,begin . ,end) (list (cons start from) (cons to end)))
+      (add-face-text-property begin end 'qwen-companion-chat-markup)
+      ;; Where a link leads to stays visible: the text is untrusted.
+      (unless (or (= begin end) (eq kind 'link))
+        (qwen-companion-chat-markdown--hide begin end)))
+    (when (memq kind '(link address))
+      (qwen-companion-chat-markdown--link
+       from to (if (eq kind 'link)
+                   (buffer-substring-no-properties (+ to 2) (1- end))
+                 (buffer-substring-no-properties from to))))))
 
 ;;; Links
 
@@ -678,7 +679,15 @@ Visit a file, at its line, in another window."
                    (qwen-companion-chat-markdown--code-extent
                     code (next-single-property-change
                           place 'qwen-companion-chat-code nil (point-max)))))
-        (buffer-substring-no-properties start end)))))
+        (qwen-companion-chat-markdown--without-margin
+         (buffer-substring-no-properties start end)
+         (qwen-companion-chat-code-margin code))))))
+
+(defun qwen-companion-chat-markdown--without-margin (text margin)
+  "Return TEXT, of a code block, without the MARGIN of its list or quote."
+  (if (= 0 margin)
+      text
+    (replace-regexp-in-string (format "^[ \t>]\\{1,%d\\}" margin) "" text)))
 
 (defun qwen-companion-chat-markdown--last-code ()
   "Return a position in the last code block, or nil."

@@ -95,6 +95,37 @@
     (qwen-companion-chat-markdown-test-with "Some **strong** `text`"
       (should (equal "\nSome **strong** `text`\n" (qwen-companion-chat-markdown-test--shown))))))
 
+(ert-deftest qwen-companion-chat-markdown-test-what-is-no-markup-is-shown ()
+  "No character is hidden that CommonMark shows."
+  (dolist (line '("rm -rf build/*.o build/*.a" "def f(*args, **kwargs):" "int *p, *q;" "int **p = *q * *r;"
+                  "*/5 * * * * cron" "2*3*4 = 24 and a*b" "a ** b ** c" "__init__.py and __main__"
+                  "foo_bar_baz" "x = `a` * *y" "\\*no\\*" "`*` and `**`" "~ 5 ~ 6" "a `b c"
+                  "glob **/*.py and *.[ch]" "http://e.org/_a_b_" "    *code* **here**"
+                  "<b class=\"*x*\">" "5 * 4 * 3" "SELECT * FROM t WHERE a=*b" "f(*a, *b)"))
+    (qwen-companion-chat-markdown-test-with (concat "Say:\n\n" line)
+      (let ((shown (qwen-companion-chat-markdown-test--shown)))
+        (should (string-search (string-replace "`" "" line) (string-replace "`" "" shown))))))
+  ;; Code and emphasis over several lines: the text below had not come.
+  (qwen-companion-chat-markdown-test-with "a `b\n*c* d\n*e*` f\n\n*g* **h *i* j** and ***k***"
+    (should (equal "\na `b\n*c* d\n*e*` f\n\ng h i j and k\n"
+                   (qwen-companion-chat-markdown-test--shown)))))
+
+(ert-deftest qwen-companion-chat-markdown-test-code-in-lists-and-quotes ()
+  "It is copied without what marks the list."
+  (pcase-dolist (`(,text . ,copied)
+                 '(("1. One:\n\n    ```sh\n    ls *.o\n      x\n    ```\n" . "ls *.o\n  x\n")
+                   ("- a\n  - b\n\n      ~~~\n      one\n\n      two\n      ~~~\n" . "one\n\ntwo\n")
+                   ("- ```py\n  f(*a)\n  ```\n" . "f(*a)\n")
+                   ("> Say:\n>\n> ```\n> a\n> > b\n> ```\n" . "a\n> b\n")
+                   ("   ```\n   a\n   ```\n" . "a\n")))
+    (qwen-companion-chat-markdown-test-with (concat "```\nother\n```\n\n" text "\nEnd *it*.")
+      (qwen-companion-test-go-to (car (split-string copied "\n")))
+      (qwen-companion-chat-copy-code)
+      (should (equal copied (current-kill 0)))
+      (should (string-suffix-p "End it.\n" (qwen-companion-chat-markdown-test--shown)))))
+  (qwen-companion-chat-markdown-test-with "```\nother\n```\n\nText\n\n    ```\n    a *b*\n    ```\n\nEnd."
+    (should (string-search "    ```\n    a *b*\n    ```" (qwen-companion-chat-markdown-test--shown)))))
+
 (ert-deftest qwen-companion-chat-markdown-test-only-answers-hide-markup ()
   (qwen-companion-chat-test-with
     (qwen-companion-chat-test-turn

@@ -1,0 +1,37 @@
+;;; shown.el --- What a chat shows of texts  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; For test_markdown.py: read a JSON array of answers from standard input and
+;; print that of the texts that a chat shows of them.
+
+;;; Code:
+
+(require 'qwen-companion-chat-markdown)
+
+(defun shown-text (answer)
+  "Return what a chat shows of ANSWER, without the blocks of code in it."
+  (with-temp-buffer
+    (insert (propertize (concat answer "\n") 'qwen-companion-chat-voice 'answer))
+    (add-to-invisibility-spec 'qwen-companion-chat-markup)
+    (qwen-companion-chat-markdown--fontify (point-min) (point-max))
+    (let ((from (point-min)) parts)
+      (while (< from (point-max))
+        (let ((next (next-char-property-change from (point-max))))
+          (unless (invisible-p from)
+            (push (buffer-substring-no-properties from next) parts))
+          (setq from next)))
+      (apply #'concat (nreverse parts)))))
+
+(defun shown-main ()
+  "Print what is shown of the answers on standard input."
+  (let ((answers (json-parse-string (read-from-minibuffer ""))))
+    (set-binary-mode 'stdout t)
+    (princ (json-serialize (vconcat (mapcar #'shown-text answers))))))
+
+(provide 'shown)
+;;; shown.el ends here
