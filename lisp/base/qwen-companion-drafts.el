@@ -70,8 +70,9 @@ With nil for TEXT, forget it."
   (if text
       (with-current-buffer (get-buffer-create name)
         (qwen-companion-drafts-keep 'prompt path)
-        (erase-buffer)
-        (insert text))
+        (unless (equal text (buffer-string))
+          (erase-buffer)
+          (insert text)))
     (when (get-buffer name)
       (kill-buffer name))))
 

@@ -76,7 +76,7 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   "Have Emacs auto-save the comments, if there are any left."
   (let ((comments qwen-companion-changes-items-comments))
     (qwen-companion-drafts-set
-     " *qwen-companion comments on changes*"
+     (format " *qwen-companion comments: %s*" (buffer-name))
      (and comments (qwen-companion-changes-comments--prompt comments))
      (and comments (qwen-companion-changes-comments--comment-root (car comments))))))
 

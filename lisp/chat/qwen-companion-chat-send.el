@@ -373,6 +373,13 @@ There, links to its files come after it.  Return TEXT if there is none."
   (and (null qwen-companion-chat-send--kept)
        (string-blank-p (qwen-companion-chat-send--text))))
 
+(defun qwen-companion-chat-send-unsent ()
+  "Return the prompt, after those that wait for the session, or nil for none."
+  (unless (qwen-companion-chat-send-empty-p)
+    (string-join (append qwen-companion-chat-send--kept
+                         (list (qwen-companion-chat-send--text)))
+                 "\n")))
+
 ;;; Images
 
 (defun qwen-companion-chat-paste-image ()

@@ -34,6 +34,7 @@
 (require 'qwen-companion-chat-tools)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-drafts)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-spool)
@@ -593,6 +594,11 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     ["List of Sessions" qwen-companion-chats]
     ["Read It Again" qwen-companion-chat-reload]))
 
+(defconst qwen-companion-chat--hooks
+  '((kill-emacs-query-functions . qwen-companion-chat--exit-p)
+    (auto-save-hook . qwen-companion-chat--keep-drafts))
+  "Hooks in use while there are chats: (HOOK . FUNCTION).")
+
 (defconst qwen-companion-chat--own-commands
   '(("clear" "begin a new chat; this one stays" qwen-companion-chat--clear))
   "Slash commands done here, see `qwen-companion-chat-send-own-commands'.")
@@ -679,7 +685,7 @@ RET	do so on their first line; follow a link, choose an option
   (setq-local mode-line-buffer-identification
               '((:eval (qwen-companion-chat--identification))))
   (add-hook 'qwen-companion-chat-session-hook #'qwen-companion-chat--refresh nil t)
-  (add-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)
+  (qwen-companion-buffers-set-hooks qwen-companion-chat--hooks t)
   (add-hook 'kill-buffer-query-functions #'qwen-companion-chat--kill-p nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat--killed nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-chat--killed nil t)
@@ -712,14 +718,27 @@ With DELETE non-nil, delete it."
         (yes-or-no-p (format "The prompt in %s has not been sent; exit anyway? "
                              (mapconcat #'buffer-name unsent ", "))))))
 
+(defun qwen-companion-chat--draft-name ()
+  "Return the name of the buffer with the unsent prompt of this chat."
+  (format " *qwen-companion draft: %s*" (buffer-name)))
+
+(defun qwen-companion-chat--keep-drafts ()
+  "Have Emacs save what is unsent in chats; it is about to auto-save."
+  (dolist (chat (qwen-companion-chat-buffers))
+    (with-current-buffer chat
+      (qwen-companion-drafts-set (qwen-companion-chat--draft-name)
+                                 (qwen-companion-chat-send-unsent)
+                                 (directory-file-name default-directory)))))
+
 (defun qwen-companion-chat--killed ()
   "Leave the session of this buffer; other clients keep it."
   (qwen-companion-chat-review-end "its chat was killed")
   (qwen-companion-chat-leave-session)
   (setq qwen-companion-chat--began nil)
   (qwen-companion-chat--stop-clock)
+  (qwen-companion-drafts-set (qwen-companion-chat--draft-name) nil nil)
   (unless (remq (current-buffer) (qwen-companion-chat-buffers))
-    (remove-hook 'kill-emacs-query-functions #'qwen-companion-chat--exit-p)))
+    (qwen-companion-buffers-set-hooks qwen-companion-chat--hooks nil)))
 
 (defun qwen-companion-chat-make-buffer (id)
   "Return a new chat buffer for the session ID, nil for a new session.

@@ -829,6 +829,26 @@ The function `steps' takes commands, each with the prompt that it brings."
     (kill-buffer (qwen-companion-chat-buffer "s"))
     (should-not (memq #'qwen-companion-chat--exit-p kill-emacs-query-functions))))
 
+(ert-deftest qwen-companion-chat-test-an-unsent-prompt-is-auto-saved ()
+  "It is in a file for as long as it is not sent and its chat is not killed."
+  (qwen-companion-chat-test-with
+    (cl-flet ((saved ()
+                (do-auto-save t)
+                (mapcar #'qwen-companion-drafts-text
+                        (and (file-directory-p qwen-companion-drafts-directory)
+                             (directory-files qwen-companion-drafts-directory t "\\`[^.]")))))
+      (should-not (saved))
+      (qwen-companion-chat-test-type "half a prompt")
+      (should (equal '("half a prompt") (saved)))
+      (qwen-companion-chat-test-type "")
+      (should-not (saved))
+      (qwen-companion-chat-test-type "another")
+      (should (equal '("another") (saved)))
+      (qwen-companion-test-answering t
+        (kill-buffer (qwen-companion-chat-buffer "s")))
+      (should-not (saved))
+      (should-not (memq #'qwen-companion-chat--keep-drafts auto-save-hook)))))
+
 (ert-deftest qwen-companion-chat-test-the-last-chat-leaves-nothing ()
   "While a session is being opened, its reply is still awaited."
   (qwen-companion-chat-test-with
