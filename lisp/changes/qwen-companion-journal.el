@@ -345,25 +345,31 @@ It is in the private directory; signal an error if it is not."
   "Texts of many files, a part of which is asked for at a time.
 PART is the part of the journal, as in a request.  FILES are those that
 have not come yet, as in the request `journal-texts', and READY the texts
-that have, with their bytes.  PENDING is non-nil while some are on their way.  ERROR is the
-text of the last answer if that was one."
+that have, with their bytes.  PENDING is non-nil while some are on their
+way.  ERROR is a text, the reason why no more come, or nil."
   part files ready pending error)
 
-(defconst qwen-companion-journal--texts-at-once 300
+(defvar qwen-companion-journal--texts-at-once 300
   "Files whose texts are asked for at once.
 The answer takes as long as an undo of half of them.")
+
+(defvar qwen-companion-journal--texts-limit 60
+  "Seconds that a command waits for the texts of a file; it can be quit.
+Two of 64 MiB may have to be unpacked, on a machine that is busy.")
 
 (defun qwen-companion-journal-next-texts (texts)
   "Return the texts of the next file of TEXTS, with their bytes.
 They are as in `qwen-companion-journal-take-texts'.  Those of the files
 after it are asked for before they are needed.  Signal a `user-error' when
-there is no answer."
-  (qwen-companion-journal--ask-for-texts texts)
+there is no answer, and from then on for each file."
+  (unless (qwen-companion-journal-texts-error texts)
+    (qwen-companion-journal--ask-for-texts texts))
   (unless (qwen-companion-backend-wait
            (lambda () (or (qwen-companion-journal-texts-ready texts)
                           (qwen-companion-journal-texts-error texts)))
-           qwen-companion-journal--limit)
-    (user-error "The companion does not answer; try again in a moment"))
+           qwen-companion-journal--texts-limit)
+    (setf (qwen-companion-journal-texts-error texts)
+          "The companion does not answer; try again in a moment"))
   (unless (qwen-companion-journal-texts-ready texts)
     (user-error "%s" (qwen-companion-journal-texts-error texts)))
   (pop (qwen-companion-journal-texts-ready texts)))
@@ -374,8 +380,7 @@ there is no answer."
              (not (qwen-companion-journal-texts-pending texts))
              (length< (qwen-companion-journal-texts-ready texts)
                       (/ qwen-companion-journal--texts-at-once 2)))
-    (setf (qwen-companion-journal-texts-pending texts) t
-          (qwen-companion-journal-texts-error texts) nil)
+    (setf (qwen-companion-journal-texts-pending texts) t)
     (qwen-companion-journal-ask
      'journal-texts
      (append (qwen-companion-journal-texts-part texts)
@@ -385,7 +390,8 @@ there is no answer."
 
 (defun qwen-companion-journal--add-texts (texts reply)
   "Add the texts of REPLY to TEXTS; delete them if TEXTS has ended."
-  (if (not (qwen-companion-journal-texts-pending texts))
+  (if (or (not (qwen-companion-journal-texts-pending texts))
+          (qwen-companion-journal-texts-error texts))
       (qwen-companion-journal-drop-texts reply)
     (let ((new (qwen-companion-journal-take-texts reply)))
       (setf (qwen-companion-journal-texts-pending texts) nil

@@ -15,6 +15,9 @@ from qwen_companion.journal.index import Index
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.versions import Loaded, Version
 
+_FETCHED = 8 * 1024 * 1024
+"""Bytes of blobs that are asked of git at once: all of them are in memory."""
+
 
 class Indexes:
     """An index for the root, and one for each repository within it.  The methods wait for git and the disk."""
@@ -133,14 +136,18 @@ class Indexes:
         return self.fetch([digest]).get(digest) if data is None else data
 
     def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Return the bytes of those of `digests` that only the user's repositories have."""
+        """Return the bytes of those of `digests` that only the user's repositories have.
+
+        Of many large ones, return those of some.
+        """
         found: dict[str, bytes] = {}
         lacking = self._contents.lacking(digests)
         if lacking:
             self.open_all()
         for index in self._indexes.values() if lacking else ():
             with suppress(GitError):
-                found.update(index.objects.blobs([digest for digest in lacking if digest not in found]))
+                left = [digest for digest in lacking if digest not in found]
+                found.update(index.objects.blobs(index.objects.few(left, _FETCHED)))
         return found
 
     def keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:

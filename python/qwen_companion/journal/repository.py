@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from qwen_companion.frozen import frozen
 from qwen_companion.journal.git import Git, GitError, items
@@ -135,6 +136,16 @@ class Objects:
         digests = {line.split(b" ", 2)[1].decode() for line in items(output)}
         # An entry can be made without a blob.
         return digests - self.unavailable(digests)
+
+    def few(self, digests: Sequence[str], most: int) -> Sequence[str]:
+        """Return the first of `digests`, one at least, whose blobs have `most` bytes together."""
+        if self._repository is None or len(digests) < 2:
+            return digests
+        data = "".join(f"{digest}\n" for digest in digests).encode()
+        sizes = self._git.stored("cat-file", "--batch-check=%(objectsize)", raw=data).decode().splitlines()
+        # Of one that is not there the line has another form.
+        totals = accumulate(int(size) if size.isdigit() else 0 for size in sizes)
+        return digests[: max(1, sum(total <= most for total in totals))]
 
     def blobs(self, digests: Sequence[str]) -> dict[str, bytes]:
         """Return the bytes of those of `digests` that the user's repository has."""

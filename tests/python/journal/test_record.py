@@ -26,14 +26,14 @@ from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.first_look import LimitError
-from qwen_companion.journal.git import GitError
+from qwen_companion.journal.git import Git, GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError, forget_unused
-from qwen_companion.journal.repository import find_repository
+from qwen_companion.journal.repository import Objects, find_repository
 from qwen_companion.journal.rules import OWN, RecordRules
 from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow, Write
-from qwen_companion.journal.versions import Loaded, inode_at, load
+from qwen_companion.journal.versions import Loaded, digest_of, inode_at, load
 from qwen_companion.privacy.options import Options
 
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select 1, 'm', 0, 0, sum(i) from n"
@@ -102,6 +102,16 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
     assert {name for name, file in project.files(turn).items() if file.mode} == {"run", "latin"}
     assert {name for name, file in project.files(turn).items() if file.link} == {"link"}
     assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
+
+
+def test_large_texts_that_only_git_has_are_asked_for_little_by_little(project: Project) -> None:
+    project.commit(a=b"12345", b=b"67890", c=b"abcde")
+    root = os.path.realpath(project.root)
+    objects = Objects(Git(f"{root}/.git", project.environ, None), root, (), find_repository(root))
+    digests = [digest_of(data) for data in (b"12345", b"no such", b"67890", b"abcde")]
+    assert objects.few(digests, 10) == digests[:3]
+    assert objects.few(digests, 9) == digests[:2]
+    assert objects.few(digests, 4) == digests[:1]
 
 
 def test_the_users_repository_stays_as_it_is(project: Project) -> None:
