@@ -42,14 +42,27 @@ LATE = "took too long"
 
 
 class Entry(NamedTuple):
-    """A file, a link or something else: its kind as in `ls -l`, its mode without the kind, and its bytes."""
+    """A file, a link or something else: its kind as in `ls -l`, who may read, write and run it, and its bytes.
+
+    `own` is what the journal does not record: owner, group, special bits and an extended attribute.
+    """
 
     kind: str
     mode: int
     data: bytes
+    own: tuple[int, int, int, bytes] = (0, 0, 0, b"")
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.mode:o} {self.data[:400]!r}"
+        return f"{self.kind}{self.mode:o} {self.data[:400]!r} {self.own}"
+
+    def like(self, other: Entry) -> Entry:
+        """Return it with what `other` has that is not recorded."""
+        return self._replace(own=other.own)
+
+
+def plain(item: Entry | None) -> Entry | None:
+    """Return `item` without what is not recorded."""
+    return item and item._replace(own=(0, 0, 0, b""))
 
 
 @dataclass
@@ -63,17 +76,26 @@ class Copy:
     directories: dict[bytes, int] = field(default_factory=dict[bytes, int])
     repositories: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
     visible: set[bytes] = field(default_factory=set[bytes])
+    linked: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    """The inodes of files with several names."""
 
 
 def entry(path: bytes) -> Entry:
     status = os.lstat(path)
-    mode = stat.S_IMODE(status.st_mode)
+    mode = status.st_mode & 0o777
     if stat.S_ISLNK(status.st_mode):
         return Entry("l", 0, os.readlink(path))
     if stat.S_ISREG(status.st_mode):
+        note = b""
+        if ATTRIBUTE in os.listxattr(path):
+            note = os.getxattr(path, ATTRIBUTE)
         with open(path, "rb") as file:
-            return Entry("-", mode, file.read())
+            special = stat.S_IMODE(status.st_mode) & ~0o777
+            return Entry("-", mode, file.read(), (status.st_uid, status.st_gid, special, note))
     return Entry("?", mode, b"")
+
+
+ATTRIBUTE = "user.note"
 
 
 def copy_of(root: bytes) -> Copy:
@@ -92,6 +114,8 @@ def copy_of(root: bytes) -> Copy:
                         copy.directories[name] = stat.S_IMODE(item.stat(follow_symlinks=False).st_mode)
                 else:
                     (copy.repositories if in_git else copy.files)[name] = entry(item.path)
+                    if not in_git and (status := item.stat(follow_symlinks=False)).st_nlink > 1:
+                        copy.linked[name] = status.st_ino
     return copy
 
 
@@ -166,13 +190,39 @@ def text(data: bytes | None) -> Text | None:
     return found if len(places) == len(FIXED) + 1 and not places[-1] and bytes(found) == data else None
 
 
+MARKS = ((b"\xff\xfe", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+
+
+def form_of(data: bytes) -> tuple[str, bytes]:
+    """Return the encoding and the line ends of a text."""
+    encoding = next((each for mark, each in MARKS if data.startswith(mark)), "latin-1")
+    return encoding, b"\r\n" if "\r\n" in data.decode(encoding, "replace") else b"\n"
+
+
+def in_form(data: bytes, form: tuple[str, bytes]) -> bytes:
+    """Return the text `data` in another form."""
+    words = data.decode(form_of(data)[0], "replace").replace("\r\n", "\n")
+    return words.replace("\n", form[1].decode()).encode(form[0], "replace")
+
+
+def merged_in_form(after: Entry, now: Entry, before: Entry) -> Entry | None:
+    """Return what `merged` does where the turn has changed the encoding or the line ends."""
+    forms = [form_of(each.data) for each in (after, now, before)]
+    plain_form = ("latin-1", b"\n")
+    if forms[0] == forms[2]:
+        return None
+    sides = [each._replace(data=in_form(each.data, plain_form)) for each in (after, now, before)]
+    result = merged(*sides)
+    return result and result._replace(data=in_form(result.data, forms[2] if forms[1] == forms[0] else forms[1]))
+
+
 def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
     """Return `now` with what lies between `after` and `before` undone; None where it contradicts or is no text."""
     mode = before.mode if now.mode == after.mode else now.mode
     if now.data == after.data:
-        return Entry(before.kind, mode, before.data)
+        return Entry(before.kind, mode, before.data, now.own)
     if after.data == before.data:
-        return Entry(now.kind, mode, now.data)
+        return now._replace(mode=mode)
     texts = [text(each.data) for each in (after, now, before)]
     left, mine, right = texts
     if left is None or mine is None or right is None or len({each.end for each in (left, mine, right)}) > 1:
@@ -186,18 +236,23 @@ def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
         else:
             return None
     is_ended = right.is_ended if mine.is_ended == left.is_ended else mine.is_ended
-    return Entry(now.kind, mode, bytes(mine._replace(places=tuple(places), is_ended=is_ended)))
+    return now._replace(mode=mode, data=bytes(mine._replace(places=tuple(places), is_ended=is_ended)))
 
 
 def allowed(before: Entry | None, after: Entry | None, now: Entry | None) -> set[Entry | None]:
     """Return the states allowed after an undo at a path that was `before` and `after` the turn and is `now` there."""
-    if before == after:
+    if plain(before) == plain(after):
         return {now}
-    if now in (after, before):
-        return {before}
+    if plain(now) in (plain(after), plain(before)):
+        if before is None or now is None or now.kind != before.kind:
+            # One made again has nothing of what is not recorded; one moved back has.
+            return {before, plain(before)}
+        return {before.like(now), before}
     if before is None or after is None or now is None or {each.kind for each in (before, after, now)} != {"-"}:
         return {now}
     result = merged(after, now, before)
+    if result is None and (other := merged_in_form(after, now, before)) is not None:
+        return {now, other}
     texts = [text(each.data) for each in (before, after, now)]
     # The end of the last line is a change of that line, which may contradict one beside it.
     may_contradict = len({each.is_ended for each in texts if each is not None}) > 1
@@ -368,8 +423,9 @@ class Turn:
 NAMES = (
     *(b"a.txt", b"sub/b.txt", b"sub/deep/c d.txt", b"-dash.txt", b"\xf0\x9f\xa6\x8a fox.txt", b"two\nlines.txt"),
     *(b"lat\xff.txt", b"run.sh", b"secret.txt", b"group.txt", b"crlf.txt", b"open.txt"),
+    *(b"hard.txt", b"owned.txt", b"sub/mail.sh"),
 )
-MODES = {b"run.sh": 0o755, b"secret.txt": 0o600, b"group.txt": 0o664}
+MODES = {b"sub/mail.sh": 0o6755, b"run.sh": 0o755, b"secret.txt": 0o600, b"group.txt": 0o664}
 KINDS = ("commit", "commit", "none", "unborn", "worktree")
 REPOSITORIES = ("nest", "subm", "wt")
 
@@ -438,6 +494,14 @@ class Tree:
         for name in NAMES:
             end = b"\r\n" if name == b"crlf.txt" or (self.crlf and name.endswith(b".txt")) else b"\n"
             self.put(name, bytes(self.new_text(end, name != b"open.txt")), MODES.get(name, 0o644))
+        os.link(os.path.join(bytes(self.root), b"hard.txt"), os.path.join(bytes(self.root), b"sub/hard2.txt"))
+        for name in (b"owned.txt", b"sub/mail.sh"):
+            path = os.path.join(bytes(self.root), name)
+            os.setxattr(path, ATTRIBUTE, b"mine")
+            if os.getuid() == 0:
+                # Nobody has these numbers.
+                os.chown(path, 54321, 54322)
+                os.chmod(path, MODES.get(name, 0o644))
         self.put(b"image.bin", b"\0\1\2\r\n\xff\0" * 9)
         self.put(b".gitignore", b"data/\n*.log\nbuild\n")
         if self.crlf:
@@ -555,6 +619,7 @@ class Tree:
         kinds = [
             *([self._edit] * 3),
             *([self._make_file, self._change_modes, self._link, self._gitignore, self._append, self._copy_file]),
+            *([self._recode] * 2),
             *([self._delete, self._move] * 2),
             *([self._delete_tree, self._move_tree, self._exchange] * 1),
             *([self._use_git] * (self.kind != "none")),
@@ -581,7 +646,7 @@ class Tree:
         told = {
             os.path.relpath(os.fsencode(path), bytes(self.root)) for file in turn.files for path in file[::2] if path
         }
-        changed = {name for name, now in turn.after.files.items() if turn.before.files.get(name) != now}
+        changed = {name for name, now in turn.after.files.items() if plain(turn.before.files.get(name)) != plain(now)}
         changed |= turn.before.files.keys() - turn.after.files.keys()
         lenient = turn.lenient(changed | told)
         bad = [f"not told: {name!r}" for name in sorted(changed - told - lenient)]
@@ -626,6 +691,14 @@ class Tree:
         name = self._pick(copy, lambda _, each: each.kind == "-" and text(each.data) is None, 0.5)
         if name is not None:
             yield from self._sh("printf 'x\\0y' >> {}", name)
+
+    def _recode(self, copy: Copy) -> Iterator[Action]:
+        """Change encoding, mark or line ends of a text, or give it another name."""
+        name = self._pick(copy, lambda _, each: each.kind == "-" and text(each.data) is not None)
+        if name is not None:
+            ways = ("sed 's/$/\\r/' {0} > {1}", "printf '\\357\\273\\277' | cat - {0} > {1}", "iconv -f latin1 -t UTF-16 {0} > {1}")
+            command = self.random.choice([*(f"{way} && cat {{1}} > {{0}} && rm {{1}}" for way in ways), "ln {0} {1}"])
+            yield from self._sh(command, name, self._unused(copy))
 
     def _delete(self, copy: Copy) -> Iterator[Action]:
         name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"), 0.1)
@@ -673,7 +746,8 @@ class Tree:
         name = self._pick(copy, lambda _, each: each.kind == "l")
         if name is None or self.random.random() < 0.3:
             name = self._unused(copy)
-        yield from self._sh(f"ln -sfn {self.random.choice(['a.txt', 'sub', 'nothing', '/nowhere', '..'])} {{}}", name)
+        targets = ["a.txt", "sub", "nothing", "/nowhere", "..", shlex.quote(os.fsdecode(os.path.basename(name)))]
+        yield from self._sh(f"ln -sfn -- {self.random.choice(targets)} {{}}", name)
 
     def _gitignore(self, copy: Copy) -> Iterator[Action]:
         rules = self.random.choice([b"*.log\n", b"", b"data/\n*.log\nbuild\n", b"build\n*.txt\n", b"data/\nsub/\n"])
@@ -716,7 +790,9 @@ class Tree:
         name = self._pick(
             copy,
             lambda name, each: (
-                each.kind == "-" and text(each.data) is not None and (way == "outside" or _is_text(name))
+                each.kind == "-"
+                and text(each.data) is not None
+                and (way == "outside" or (_is_text(name) and name not in copy.linked))
             ),
             0.2,
         )
@@ -805,6 +881,8 @@ def _hunks(turn: Turn, root: Path) -> Iterator[tuple[str, int]]:
         name = os.path.relpath(os.fsencode(path), bytes(root))
         sides = [text(copy.files[name].data) if name in copy.files else None for copy in (turn.before, turn.after)]
         before, after = sides
+        if before and after and form_of(bytes(before)) != form_of(bytes(after)):
+            continue
         if kind == "modified" and before is not None and after is not None:
             if (before.end, before.is_ended) == (after.end, after.is_ended):
                 yield from ((path, place) for place in range(2 * PLACES) if before.places[place] != after.places[place])
@@ -961,11 +1039,22 @@ class Undo:
         """Return the states allowed at `name` now."""
         before, after = self.before.files.get(name), self.after.files.get(name)
         now = self.files.get(name)
-        if scope is not None and name not in scope:
+        if scope is not None and name not in scope and name not in self.now.linked:
             return {now}
         if self.place is not None and before is not None and after is not None:
             before = self._with_place(before, after)
         good = allowed(before, after, now)
+        if name in self.now.linked:
+            # What is written to one name is in the others.
+            others = [each for each, inode in self.now.linked.items() if inode == self.now.linked[name]]
+            good = set[Entry | None]().union(
+                *(
+                    allowed(self.before.files.get(each), self.after.files.get(each), self.files.get(each))
+                    for each in others
+                    if scope is None or each in scope
+                ),
+                good,
+            )
         if name in lenient and before != after:
             good |= {now, before}
             good |= self._moved(name)

@@ -10,7 +10,7 @@
 // `hold`, a CLI has to ask for its stream of events again: of one without a word for five minutes it would give up.
 "use strict";
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
-const { execFile } = require("child_process");
+const { execFile, execFileSync } = require("child_process");
 
 const VERSION = 4;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
@@ -943,10 +943,13 @@ function cover(tree, root, on) {
     return complete;
 }
 
-// Write `data` to the file, or remove it, if it has the bytes that are expected.
+// Write `data` to the file, or remove it, if it has the bytes that are expected; what else it has stays.
 function replace({ root, file: name, expected, remove, data, mode, link, since }) {
     const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
     if (!file.startsWith(`${real}/`) || isOwn(real, name)) throw new Error("not a file of the project");
+    let above = directory;
+    while (!fs.existsSync(above)) above = path.dirname(above);
+    if (fs.realpathSync(above) !== above) throw new Error("its directory leads out of the project");
     const found = entry(real, name);
     if (found === null && guarded(fs.lstatSync, file).error !== "ENOENT") throw new Error("no regular file now");
     if ((found ? found.digest : null) !== expected) throw new Error("it has just changed there; try again in a moment");
@@ -956,26 +959,53 @@ function replace({ root, file: name, expected, remove, data, mode, link, since }
         return {};
     }
     fs.mkdirSync(directory, { recursive: true });
-    if (fs.realpathSync(directory) !== directory) throw new Error("its directory leads out of the project");
     const isFile = found !== null && !link && (found.mode & fs.constants.S_IFMT) === fs.constants.S_IFREG;
-    if (isFile && found.nlink > 1) {
-        fs.writeFileSync(file, data);
-        fs.chmodSync(file, mode);
-        return {};
-    }
-    const temporary = path.join(directory, `.qwen-companion-${crypto.randomBytes(6).toString("hex")}`);
+    if (isFile && guarded(() => fs.accessSync(file, fs.constants.W_OK))) throw new Error("it is read-only there");
+    let temporary = path.join(directory, `.qwen-companion-${crypto.randomBytes(6).toString("hex")}`);
     try {
         if (link) {
             fs.symlinkSync(data, temporary);
-        } else {
-            fs.writeFileSync(temporary, data, { mode: 0o600, flag: "wx" });
-            fs.chmodSync(temporary, mode);
+            fs.renameSync(temporary, file);
+            return {};
         }
-        fs.renameSync(temporary, file);
+        fs.writeFileSync(temporary, "", { mode: 0o600, flag: "wx" });
+        const all = mode | (isFile ? found.mode & 0o7000 : 0);
+        if (!isFile || copied(file, temporary)) {
+            fs.writeFileSync(temporary, data);
+            fs.chmodSync(temporary, all);
+            fs.renameSync(temporary, file);
+            return {};
+        }
+        try {
+            fs.writeFileSync(file, data);
+        } catch (error) {
+            try {
+                fs.copyFileSync(temporary, file);
+            } catch {
+                const kept = temporary;
+                temporary = null;
+                throw new Error(`it is cut off; its text is in ${kept}`);
+            }
+            throw error;
+        }
+        if ((fs.statSync(file).mode & 0o7777) !== all) fs.chmodSync(file, all);
+        return {};
     } finally {
-        fs.rmSync(temporary, { force: true });
+        if (temporary) fs.rmSync(temporary, { force: true });
     }
-    return {};
+}
+
+// Copy the file, with its owner and attributes, over `temporary`; return whether that can take its place.
+function copied(file, temporary) {
+    try {
+        // Node copies no attributes.
+        execFileSync("cp", ["-a", "--", file, temporary], { stdio: ["ignore", "ignore", "pipe"] });
+    } catch (error) {
+        throw new Error(String(error.stderr || error.message).trim().split(": ").pop());
+    }
+    const [one, other] = [file, temporary].map((name) => fs.statSync(name));
+    if (one.mode !== other.mode) throw new Error("only its owner can keep its set-user-ID and set-group-ID bits");
+    return one.nlink === 1 && one.uid === other.uid && one.gid === other.gid;
 }
 
 // Remove directories that are empty and were made after `since`, the beginning of the turn.

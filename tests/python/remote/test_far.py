@@ -430,6 +430,25 @@ async def test_a_file_there_is_written_only_over_the_bytes_that_are_expected(hom
         await write("new/dir/a.sh", None, b"", 0o644, None)
         await write("new/dir/a.sh", b"", None, 0, now_ms() - 60_000)
         assert sorted(path.name for path in there.root.iterdir()) == [".git", "link", "out"]
+        # Nothing is made where that is refused.
+        with pytest.raises(OSError, match="out of the project"):
+            await write("out/made/deep/x", None, b"x", 0o644, None)
+        assert not (home / "made").exists()
+        # What else a file has stays, by all of its names.
+        (there.root / "a").write_bytes(b"1")
+        os.setxattr(there.root / "a", "user.note", b"mine")
+        if os.getuid() == 0:
+            os.chown(there.root / "a", 54321, 54322)
+        (there.root / "a").chmod(0o4755)
+        for others in (1, 2):
+            await write("a", b"%d" % others, b"%d" % (others + 1), 0o700, None)
+            status = (there.root / "a").stat()
+            assert (status.st_nlink, status.st_mode & 0o7777) == (others, 0o4700)
+            assert os.getuid() or (status.st_uid, status.st_gid) == (54321, 54322)
+            assert os.getxattr(there.root / "a", "user.note") == b"mine"
+            if others == 1:
+                os.link(there.root / "a", there.root / "b")
+        assert (there.root / "b").read_bytes() == b"3"
         assert not list(there.root.glob(".qwen-companion-*"))
 
 
