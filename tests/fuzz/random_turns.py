@@ -696,8 +696,9 @@ class Tree:
         """Change encoding, mark or line ends of a text, or give it another name."""
         name = self._pick(copy, lambda _, each: each.kind == "-" and text(each.data) is not None)
         if name is not None:
-            ways = ("sed 's/$/\\r/' {0} > {1}", "printf '\\357\\273\\277' | cat - {0} > {1}", "iconv -f latin1 -t UTF-16 {0} > {1}")
-            command = self.random.choice([*(f"{way} && cat {{1}} > {{0}} && rm {{1}}" for way in ways), "ln {0} {1}"])
+            ways = ("sed 's/$/\\r/' {0}", "printf '\\357\\273\\277' | cat - {0}", "iconv -f latin1 -t UTF-16 {0}")
+            commands = [f"{way} > {{1}} && cat {{1}} > {{0}} && rm {{1}}" for way in ways]
+            command = self.random.choice([*commands, "ln {0} {1}"])
             yield from self._sh(command, name, self._unused(copy))
 
     def _delete(self, copy: Copy) -> Iterator[Action]:
@@ -1055,6 +1056,9 @@ class Undo:
                 ),
                 good,
             )
+        if before is None and after is None and name in {self._name(file[0]) for file in self.turn.files}:
+            # A link made and removed in the turn: whether it was there before cannot be told from the file's age.
+            good |= {self.results.get(name)} & set(map(plain, self.turn.before.files.values()))
         if name in lenient and before != after:
             good |= {now, before}
             good |= self._moved(name)
