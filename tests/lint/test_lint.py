@@ -45,6 +45,6 @@ def test_the_oldest_emacs_passes_the_lisp_tests() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=5 * limit_s(),
+        timeout=10 * limit_s(),
     )
     assert result.returncode == 0, result.stdout

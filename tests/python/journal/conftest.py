@@ -22,7 +22,9 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     class Connection(sqlite3.Connection):
         def __init__(self, path: str, check_same_thread: bool = True, isolation_level: None = None) -> None:
             super().__init__(path, check_same_thread=check_same_thread, isolation_level=isolation_level)
-            opened.append(self)
+            # Others are closed by their thread.
+            if not check_same_thread:
+                opened.append(self)
 
     monkeypatch.setattr(database.sqlite3, "connect", Connection)
     yield
