@@ -76,5 +76,39 @@ CHOICES is an alist (NAME . VALUE), CATEGORY and ANNOTATE are as for
                prompt (qwen-companion-completion-table choices category annotate) nil t)
               choices)))
 
+(defvar qwen-companion-completion--words-map
+  (let ((map (make-sparse-keymap)))
+    (define-key map " " #'self-insert-command)
+    (define-key map "?" #'self-insert-command)
+    map)
+  "Keymap in which the keys of words do not complete.")
+
+(defun qwen-companion-completion-read-words (read wanted-p)
+  "Read words in the minibuffer by the function READ and return them.
+SPC and ? insert themselves there.  If the function WANTED-P returns nil
+afterwards, copy what was typed and signal a `user-error', also where the
+user has quit."
+  (let ((typed "")
+        (quitted nil))
+    ;; The current buffer may be killed meanwhile.
+    (with-temp-buffer
+      (minibuffer-with-setup-hook
+          (lambda ()
+            (use-local-map
+             (make-composed-keymap qwen-companion-completion--words-map (current-local-map)))
+            (add-hook 'minibuffer-exit-hook
+                      (lambda () (setq typed (minibuffer-contents-no-properties)))
+                      nil t))
+        (condition-case nil
+            (setq typed (funcall read))
+          (quit (setq quitted t)))))
+    (cond ((not (funcall wanted-p))
+           (unless (string-blank-p typed)
+             (kill-new typed))
+           (user-error "This has ended before you answered%s"
+                       (if (string-blank-p typed) "" "; what you typed is copied")))
+          (quitted (signal 'quit nil))
+          (t typed))))
+
 (provide 'qwen-companion-completion)
 ;;; qwen-companion-completion.el ends here

@@ -723,7 +723,7 @@ consent."
      ((and (eq effect 'no)
            (not (qwen-companion-daemon-permission-questions
                  (qwen-companion-chat-permissions--item-report item))))
-      (setq reason (qwen-companion-chat-permissions--read-reason))))
+      (setq reason (qwen-companion-chat-permissions--read-reason item))))
     (unless (qwen-companion-chat-permissions--current-p item revision)
       (user-error "The question has changed meanwhile; look at it again"))
     (qwen-companion-chat-permissions--answer item option reason)))
@@ -739,10 +739,19 @@ consent."
             (_ "what it writes is not known; choose it"))
           (if (qwen-companion-daemon-local-p) "" " on the daemon's host")))
 
-(defun qwen-companion-chat-permissions--read-reason ()
-  "Read the reason of a rejection for the model; return nil for none."
-  (let ((reason (string-trim (read-string "No.  Reason for the model (RET for none): "))))
+(defun qwen-companion-chat-permissions--read-reason (item)
+  "Read the reason of a rejection of ITEM for the model; return nil for none."
+  (let ((reason (qwen-companion-chat-permissions--read-words
+                 item "No.  Reason for the model (RET for none): ")))
     (and (not (string-empty-p reason)) reason)))
+
+(defun qwen-companion-chat-permissions--read-words (item prompt &optional initial)
+  "Return what the user types after PROMPT about ITEM, trimmed.
+INITIAL is there already.  Signal a `user-error' if ITEM has ended then."
+  (string-trim
+   (qwen-companion-completion-read-words
+    (lambda () (read-string prompt initial))
+    (lambda () (memq item qwen-companion-chat-permissions--items)))))
 
 (defun qwen-companion-chat-permissions--read (item)
   "Read an option of ITEM by its name and return it, nil to dismiss ITEM."
@@ -815,7 +824,7 @@ Other answers have digits."
                                (qwen-companion-chat-permissions--item-report item))))
         (chosen (nth number (qwen-companion-chat-permissions--item-answers item))))
     (setf (nth number (qwen-companion-chat-permissions--item-answers item))
-          (qwen-companion-chat-permissions--form-choose question chosen answer))
+          (qwen-companion-chat-permissions--form-choose item question chosen answer))
     (qwen-companion-chat-permissions--draw item)))
 
 ;;; All chats
@@ -922,12 +931,13 @@ ACTIVE is as for `qwen-companion-chat-permissions--form-text'."
                   (mapconcat #'qwen-companion-untrusted-line own ", ")
                 "an answer of your own")))))
 
-(defun qwen-companion-chat-permissions--form-choose (question chosen answer)
-  "Return the new answers to QUESTION after choosing ANSWER; CHOSEN are the old.
-With ANSWER nil, ask the user for one."
+(defun qwen-companion-chat-permissions--form-choose (item question chosen answer)
+  "Return the new answers to QUESTION of ITEM after choosing ANSWER.
+CHOSEN are the old ones.  With ANSWER nil, ask the user for one."
   (let* ((own (qwen-companion-chat-permissions--form-own-answers question chosen))
          (added (cond (answer (list answer))
-                      ((let ((text (string-trim (read-string "Your answer: " (car own)))))
+                      ((let ((text (qwen-companion-chat-permissions--read-words
+                                    item "Your answer: " (car own))))
                          (and (not (string-empty-p text)) (list text)))))))
     (cond ((not (qwen-companion-daemon-question-multiple question)) added)
           ((not answer) (append (cl-set-difference chosen own :test #'equal) added))

@@ -19,6 +19,7 @@
 (require 'seq)
 (require 'subr-x)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-drafts)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-messages)
@@ -123,8 +124,10 @@ one prompt, once its turn is over."
          (known (seq-find (lambda (comment)
                             (and (eql place (nth 3 comment)) (equal text (cadr comment))))
                           noted))
-         (comment (string-trim (read-string (format "Comment on line %d: " line)
-                                            (nth 2 known))))
+         (comment (string-trim
+                   (qwen-companion-completion-read-words
+                    (lambda () (read-string (format "Comment on line %d: " line) (nth 2 known)))
+                    (lambda () (qwen-companion-proposal-open-p proposal)))))
          (left (append (and (not (string-empty-p comment))
                             (list (list line text comment place)))
                        (remq known noted))))

@@ -238,15 +238,14 @@ answered."
 
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'question)) proposal)
   "Ask the questions of PROPOSAL in the minibuffer; return the answers."
-  (let ((answers (mapconcat
-                  (lambda (question)
-                    (format "%s\n%s" (qwen-companion-asked-question-text question)
-                            (qwen-companion-plan--read question)))
-                  (qwen-companion-proposal-questions proposal) "\n\n")))
-    (unless (qwen-companion-proposal-open-p proposal)
-      (kill-new answers)
-      (user-error "The questions have ended before you answered; your answers are copied"))
-    answers))
+  (let ((said ""))
+    (dolist (question (qwen-companion-proposal-questions proposal))
+      (let ((before (concat said (and (not (string-empty-p said)) "\n\n")
+                            (qwen-companion-asked-question-text question) "\n")))
+        (setq said (qwen-companion-completion-read-words
+                    (lambda () (concat before (qwen-companion-plan--read question)))
+                    (lambda () (qwen-companion-proposal-open-p proposal))))))
+    said))
 
 (provide 'qwen-companion-plan)
 ;;; qwen-companion-plan.el ends here

@@ -667,13 +667,14 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
       (qwen-companion-proposal--rescue proposal reason awaited)
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
-(defun qwen-companion-proposal--rescue-orphan (proposal)
-  "Rescue the text of PROPOSAL, whose session has ended."
+(defun qwen-companion-proposal--rescue-orphan (proposal reason)
+  "Rescue the text of PROPOSAL for REASON, or as its session has ended if nil."
   (qwen-companion-proposal--rescue
    proposal
-   (format "%s disconnected before it could write %s"
-           (qwen-companion-proposal-client proposal)
-           (qwen-companion-proposal-display-path proposal))))
+   (or reason
+       (format "%s disconnected before it could write %s"
+               (qwen-companion-proposal-client proposal)
+               (qwen-companion-proposal-display-path proposal)))))
 
 ;;; What the CLI writes
 
@@ -1016,25 +1017,28 @@ been rejected in Emacs."
   "Handle the `proposal-orphan' call: rescue the text of the proposal in PAYLOAD.
 Its session has ended; an acceptance may not have reached the CLI."
   (let* ((id (qwen-companion-proposal-orphan-id payload))
+         (reason (qwen-companion-proposal-orphan-reason payload))
          (proposal (qwen-companion-proposal-by-id id))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
      ((and proposal (not (qwen-companion-proposal-file-p proposal)))
       (qwen-companion-proposal-withdraw
-       proposal (or (qwen-companion-proposal-orphan-reason payload)
-                    "the connection is lost; answer in the terminal")))
+       proposal (or reason "the connection is lost; answer in the terminal")))
      (proposal
       (qwen-companion-proposal--end proposal 'orphaned t)
-      (qwen-companion-proposal--rescue-orphan proposal))
+      (qwen-companion-proposal--rescue-orphan proposal reason))
      (undelivered
       (setq proposal (car undelivered))
-      (setf (qwen-companion-proposal-edited proposal) nil)
-      (if-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil)))
-          (progn (qwen-companion-proposal--recreate-buffer proposal text)
-                 (qwen-companion-proposal--rescue-orphan proposal))
-        (when-let* ((reason (qwen-companion-proposal-orphan-reason payload)))
-          (message "qwen-companion: %s: %s"
-                   (qwen-companion-proposal-display-path proposal) reason)))))
+      (let ((is-lost (or (qwen-companion-proposal-file-p proposal)
+                         (qwen-companion-proposal-edited proposal))))
+        (setf (qwen-companion-proposal-edited proposal) nil)
+        (if-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil))
+                  (is-lost))
+            (progn (qwen-companion-proposal--recreate-buffer proposal text)
+                   (qwen-companion-proposal--rescue-orphan proposal reason))
+          (when reason
+            (message "qwen-companion: %s: %s"
+                     (qwen-companion-proposal-display-path proposal) reason))))))
     (when proposal
       (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal)))
     nil))

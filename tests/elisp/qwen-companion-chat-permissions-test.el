@@ -274,7 +274,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (qwen-companion-chat-permissions-test--tool)
     (qwen-companion-chat-permissions-test--ask)
     (cl-letf (((symbol-function 'qwen-companion-chat-permissions--read-reason)
-               (lambda () "use make")))
+               (lambda (_item) "use make")))
       (qwen-companion-chat-permissions-test--press "C-c C-a n"))
     (should-not (qwen-companion-test-sent 'daemon-prompt))
     (qwen-companion-chat-test-reply 'daemon-answer)

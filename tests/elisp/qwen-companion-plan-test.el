@@ -166,6 +166,55 @@ MORE are further keys and values of the payload."
       (qwen-companion-proposal-on-orphan (list :id (qwen-companion-proposal-id proposal)))
       (should (qwen-companion-test-buffers-with "Plan\nMine\n")))))
 
+(defmacro qwen-companion-plan-test--ending (reader answer proposal &rest body)
+  "Run BODY, in which PROPOSAL ends while READER reads ANSWER."
+  (declare (indent 3) (debug t))
+  `(cl-letf (((symbol-function ,reader)
+              (lambda (&rest _)
+                (let ((buffer (current-buffer)))
+                  (qwen-companion-proposal-on-orphan
+                   (list :id (qwen-companion-proposal-id ,proposal) :reason "it was cancelled"))
+                  ;; As what reads does at its end.
+                  (set-buffer buffer))
+                ,answer)))
+     ,@body))
+
+(ert-deftest qwen-companion-plan-test-copies-an-answer-that-comes-too-late ()
+  (qwen-companion-plan-test-with
+    (let* ((kill-ring nil)
+           (proposal (qwen-companion-plan-test--ask '("Which?" nil "plums" "pears")
+                                                    '("And?" nil "bake" "eat"))))
+      (qwen-companion-review)
+      (qwen-companion-plan-test--ending 'completing-read "my own words" proposal
+        (qwen-companion-test-refused "ended before you answered; what you typed is copied"
+          (qwen-companion-test-press "C-c C-c")))
+      (should (equal '("Which?\nmy own words") kill-ring))
+      (should-not (qwen-companion-test-sent 'outcome)))
+    (let ((kill-ring nil)
+          (proposal (qwen-companion-plan-test--review qwen-companion-plan-test--text)))
+      (qwen-companion-plan-test--ending 'read-string "No plums" proposal
+        (qwen-companion-test-refused "what you typed is copied"
+          (qwen-companion-diff-comment)))
+      (should (equal '("No plums") kill-ring)))))
+
+(ert-deftest qwen-companion-plan-test-says-why-an-answer-came-too-late ()
+  "An approval that lost to an answer in the terminal loses nothing, unless it was edited."
+  (qwen-companion-plan-test-with
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-diff-accept proposal)
+      (qwen-companion-test-said "plan of .*: answered in the terminal"
+        (qwen-companion-proposal-on-orphan
+         (list :id (qwen-companion-proposal-id proposal) :reason "answered in the terminal")))
+      (should-not (qwen-companion-rescue-buffers)))
+    (let ((proposal (qwen-companion-plan-test--propose qwen-companion-plan-test--text)))
+      (qwen-companion-test-edit proposal "3. Eat.\n")
+      (qwen-companion-diff-accept proposal)
+      (qwen-companion-test-said "answered in the terminal"
+        (qwen-companion-proposal-on-orphan
+         (list :id (qwen-companion-proposal-id proposal) :reason "answered in the terminal")))
+      (should (qwen-companion-test-buffers-with
+               (concat qwen-companion-plan-test--text "3. Eat.\n"))))))
+
 (ert-deftest qwen-companion-plan-test-leaves-the-answer-to-the-terminal ()
   "The buffer stays, and its header line names the terminal."
   (qwen-companion-plan-test-with
@@ -252,16 +301,7 @@ MORE are further keys and values of the payload."
                (lambda (&rest _) '("red" "blue"))))
       (qwen-companion-test-press "C-c C-c"))
     (should (equal '(accepted "Which fruit?\nquinces\n\nWhich colours?\nred, blue" nil)
-                   (qwen-companion-plan-test--outcome)))
-    ;; Answered in the terminal while the user answers here.
-    (let ((proposal (qwen-companion-plan-test--ask '("Which fruit?" nil "plums"))))
-      (cl-letf (((symbol-function 'completing-read)
-                 (lambda (&rest _)
-                   (qwen-companion-proposal-on-orphan
-                    (list :id (qwen-companion-proposal-id proposal) :reason "answered"))
-                   "mine")))
-        (qwen-companion-test-refused "your answers are copied" (qwen-companion-diff-accept proposal)))
-      (should (string-suffix-p "mine" (current-kill 0))))))
+                   (qwen-companion-plan-test--outcome)))))
 
 (provide 'qwen-companion-plan-test)
 ;;; qwen-companion-plan-test.el ends here
