@@ -109,8 +109,9 @@ class Meter:
             # How many requests there are to be was not told.
             await anyio.sleep(self._settle_s)
         used = await self._read(report.peer, event)
-        if used and last is not None and last[0] is not None:
-            # Where hooks are handled late, requests of this turn have been taken for those of the last one.
+        if last is not None and last[0] is not None:
+            # Its last request may have been written since; where hooks are handled late, requests of this turn have
+            # been taken for its.
             until = self._began[pid] - self._delays[pid]
             self._tell(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
         if (began := self._began.get(pid)) is not None:

@@ -136,6 +136,16 @@ async def test_the_last_request_may_be_written_late(cli: Cli) -> None:
     assert [[usage.input for usage in used] for _, _, used in cli.told] == [[5], [11]]
 
 
+async def test_a_request_that_is_written_after_all_is_told_with_the_next_prompt(cli: Cli) -> None:
+    await cli.prompt()
+    cli.answer(5)
+    await cli.report("Stop")
+    cli.answer(6)
+    await cli.prompt()
+    assert [[usage.input for usage in used] for _, _, used in cli.told] == [[5], [11]]
+    assert len({start for _, start, _ in cli.told}) == 1
+
+
 async def test_a_turn_whose_requests_were_read_before_its_prompt_was_heard_is_told(cli: Cli) -> None:
     await cli.prompt()
     reports = [cli.made("Notification"), cli.made("UserPromptSubmit", prompt="Do it")]
