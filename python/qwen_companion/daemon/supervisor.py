@@ -3,6 +3,7 @@
 
 Whoever started it holds the other end of that pipe and cannot take it along into death: when the owner ends, is killed
 or loses its Emacs, the pipe closes and the daemon is told to end, then made to.  This works on Linux and macOS alike.
+On Linux the daemon is also told to end when this process is killed.
 
 The first line of the input is the token.  It is put into the environment of the daemon only, which hands it to nothing
 that it starts; on a command line everybody could read it.
@@ -12,12 +13,14 @@ A script of the standard library alone, so that it needs no import path: none of
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
@@ -41,6 +44,7 @@ def main(command: list[str]) -> int:
             stdin=subprocess.DEVNULL,
             env={**os.environ, TOKEN_VARIABLE: token},
             start_new_session=True,
+            preexec_fn=_end_with(os.getpid()) if sys.platform == "linux" else None,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", flush=True)
@@ -54,6 +58,18 @@ def main(command: list[str]) -> int:
     threading.Thread(target=_end_with_input, args=(daemon,), daemon=True).start()
     code = daemon.wait()
     return code if code >= 0 else 128 - code
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """Return what has the kernel tell a child of `parent` to end with that, see PR_SET_PDEATHSIG in prctl(2)."""
+    libc = ctypes.CDLL(None)
+
+    def end_with() -> None:
+        libc.prctl(1, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(EXIT_NOT_STARTED)
+
+    return end_with
 
 
 def _read_line() -> str:

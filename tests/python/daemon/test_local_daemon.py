@@ -186,6 +186,21 @@ def test_one_that_does_not_want_to_end_is_made_to(tmp_path: Path) -> None:
         assert process.wait(TIMEOUT_S) == 128 + signal.SIGKILL
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel tells a process of no end")
+def test_it_ends_with_its_supervisor_too(tmp_path: Path) -> None:
+    with run_supervisor(tmp_path, "echo ready", STAY) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"token\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ready\n"
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        assert below
+        _, alive = psutil.wait_procs(below, timeout=TIMEOUT_S)
+        assert alive == []
+
+
 def test_the_exit_code_is_that_of_the_program(tmp_path: Path) -> None:
     with run_supervisor(tmp_path, "exit 7") as process:
         assert process.stdin is not None
