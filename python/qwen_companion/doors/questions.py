@@ -11,6 +11,7 @@ has no files here, keys answer all that, once a hook has told that the terminal 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -281,7 +282,7 @@ class Questions:
                 await self._save(held, held.decision.content or "")
             elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
                 held.prompt = held.message()
-            if held.files is None:
+            if held.files is None or not request:
                 await self._answer_by_keys(held)
             elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
                 await in_thread(held.files.answer, request, held.allowed)
@@ -308,7 +309,11 @@ class Questions:
         :raises PromptError: if it does not ask
         """
         with anyio.move_on_after(self._confirm_s if held.answerable else 0.0):
-            while held.files is not None:
+            # After an event of more than 1 MiB, as a long plan is, the CLI writes no events any more.
+            late = math.inf
+            while held.files is not None and anyio.current_time() < late:
+                if late == math.inf and held.by_keys and held.asked.is_set():
+                    late = anyio.current_time() + self._key_s
                 for request, tool in (await in_thread(held.files.awaited)).items():
                     if tool == held.tool and request not in held.before:
                         return request

@@ -18,7 +18,11 @@ from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 
 _NEWEST_BYTES = 1024 * 1024
-"""How much of the newest events is looked at; the CLI cuts what is in one at 64 KiB."""
+"""How much of the newest events is read at first: more if a plan among them is longer."""
+
+_MOST_BYTES = 64 * 1024 * 1024
+
+_MESSAGE = b'"type":"assistant"'
 
 _TYPE_BYTES = 64
 """An event begins with its type."""
@@ -47,15 +51,9 @@ class TerminalFiles:
 
         One that was refused may still be among them.
         """
-        try:
-            with open(self.events, "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _NEWEST_BYTES))
-                lines = file.read().split(b"\n")[:-1]
-        except OSError:
-            return {}
         asked: dict[str, str] = {}
-        for line in lines:
-            if b'"type":"assistant"' in line[:_TYPE_BYTES]:
+        for line in self._newest_lines():
+            if _MESSAGE in line[:_TYPE_BYTES]:
                 asked.clear()
             event = (read_object(line) or {}) if b'"control_re' in line[:_TYPE_BYTES] else {}
             identifier, tool = event.get("request_id"), as_object(event.get("request")).get("tool_name")
@@ -63,6 +61,20 @@ class TerminalFiles:
                 asked[identifier] = tool
             asked.pop(str(as_object(event.get("response")).get("request_id")), None)
         return asked
+
+    def _newest_lines(self) -> list[bytes]:
+        """Return the last lines of the events, at least those since the model's last message."""
+        try:
+            with open(self.events, "rb") as file:
+                end, size = file.seek(0, os.SEEK_END), _NEWEST_BYTES
+                while True:
+                    file.seek(max(0, end - size))
+                    lines = file.read(size).split(b"\n")[:-1]
+                    if size >= min(end, _MOST_BYTES) or any(_MESSAGE in line[:_TYPE_BYTES] for line in lines[1:]):
+                        return lines
+                    size *= 4
+        except OSError:
+            return []
 
     def answer(self, request: str, allowed: bool) -> None:
         """Answer what the terminal asks under the id `request`.

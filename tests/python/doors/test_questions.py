@@ -355,6 +355,20 @@ async def test_a_cli_without_files_asks_in_its_terminal_and_the_plan_is_shown(
     assert "sqlite" in message(await site.decided(Decision("sqlite"), asked))
 
 
+async def test_a_terminal_that_writes_no_events_any_more_is_answered_by_keys(
+    tasks: anyio.abc.TaskGroup, tmp_path: Path
+) -> None:
+    """Qwen Code 0.24 writes none after one of more than 1 MiB, as that of a long plan."""
+    site = Site(tasks, tmp_path, key_s=0.05)
+    site.editor.types = True
+    site.asker = replace(ASKER, peer=replace(PEER, terminal=1))
+    assert await site.decided(Decision(PLAN)) == {}
+    await site.hear(AttentionRequest(notification_type="permission_prompt", message="permission to use exit_plan_mode"))
+    await until(lambda: ("key", "1") in site.editor.log)
+    assert await site.ran() is None
+    assert not site.warnings
+
+
 async def test_a_terminal_that_does_not_ask_is_said(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     site = Site(tasks, tmp_path, confirm_s=0.01)
     await site.decided(Decision(EDITED))
@@ -457,6 +471,18 @@ def test_many_events_are_forgotten(tmp_path: Path) -> None:
         file.write(b"\n" + json.dumps(request).encode() + b"\n" + b'{"half')
         file.flush()
         files.trim()
+    assert files.awaited() == {"r": "exit_plan_mode"}
+
+
+def test_a_long_plan_hides_no_question(tmp_path: Path) -> None:
+    events = tmp_path / "e"
+    files = TerminalFiles(str(tmp_path), str(events), str(tmp_path / "p"))
+    request = {"subtype": "can_use_tool", "tool_name": "exit_plan_mode", "input": {"plan": "x" * 3_000_000}}
+    asked = {"type": "control_request", "request_id": "r", "request": request}
+    other = {"type": "control_request", "request_id": "old", "request": {"tool_name": "edit"}}
+    for entry in (other, {"type": "assistant"}, asked):
+        with events.open("ab") as file:
+            file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
     assert files.awaited() == {"r": "exit_plan_mode"}
 
 
