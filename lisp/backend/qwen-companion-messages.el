@@ -133,7 +133,8 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin
   turn session client start models plan)
 (qwen-companion-messages-define "qwen-companion-worktree" Worktree
-  path branch head locked gone base files uncommitted ahead behind conflicts)
+  path branch head locked gone base files uncommitted ahead behind conflicts
+  inner)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
   path error from mixed plain before before-mode after after-mode)
 

@@ -47,24 +47,33 @@ With CHANGES, only these are wanted, of the only view."
                               '(merge begun tree))
                   (qwen-companion-changes-undo-title group)))
          (main (qwen-companion-changes-merge--main tree))
+         ;; Of a worktree that is removed there are the texts of the turn.
+         (removed (not (or (file-remote-p tree) (file-directory-p tree))))
          (steps (delq nil (mapcar (lambda (view)
                                     (qwen-companion-changes-merge--step
-                                     view main (or changes (qwen-companion-changes-merge--kept view))))
+                                     view main
+                                     (or (and removed t) changes
+                                         (qwen-companion-changes-merge--kept view))))
                                   views)))
          (paths (mapcar #'qwen-companion-undo-step-path steps)))
     (unless steps
       (user-error "This is undone in the worktree; u brings it back there"))
     (qwen-companion-undo-confirm
      paths "merge"
-     (and (cdr steps)
-          (format "Merge %s into %s: %s"
+     (and (or removed (cdr steps))
+          (format "%sMerge %s into %s: %s"
+                  (if removed
+                      (format "Worktree %s is removed.  " (qwen-companion-untrusted-text name))
+                    "")
                   (or title (qwen-companion-untrusted-text name))
                   (qwen-companion-untrusted-text (abbreviate-file-name main))
                   (qwen-companion-changes-undo-words
                    (mapcar (lambda (view)
                              (qwen-companion-changes-items-shown-file
                               group (qwen-companion-changes-file-path view)))
-                           (seq-filter #'qwen-companion-changes-merge--kept views))
+                           (if removed
+                               views
+                             (seq-filter #'qwen-companion-changes-merge--kept views)))
                    'merge))))
     (qwen-companion-changes-undo-report
      (qwen-companion-undo-run

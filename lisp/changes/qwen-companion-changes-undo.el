@@ -42,6 +42,11 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
   "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree begun merge))
     (user-error "The journal has no turn for this; v t shows the turns"))
+  (let ((root (qwen-companion-changes-items-group-root
+               (qwen-companion-changes-items-group-at-point))))
+    (unless (or (file-remote-p root) (file-directory-p root))
+      (user-error "%s is removed; m brings what was changed there into the main tree"
+                  (qwen-companion-untrusted-path root))))
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)
      (qwen-companion-changes-undo--act-on-changes view changes undo))

@@ -460,6 +460,8 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
                       (and (null (qwen-companion-worktree-branch tree))
                            (many (qwen-companion-worktree-ahead tree)
                                  "%d commit%s that may be on no branch"))
+                      (many (or (qwen-companion-worktree-inner tree) 0)
+                            "%d commit%s of repositories in it that no remote has")
                       (many unsaved "what is not saved in %d buffer%s")
                       "what git ignores there"))
           ", ")

@@ -521,7 +521,7 @@ class Worktree:
     reason for that, None where it is not.  `gone`: its directory is not there any more.  The rest is None or nothing
     while it is not known: `base`, the commit at which it left the main tree; how many `files` differ from that, and how
     many are `uncommitted`; how many commits it is `ahead` of the main tree and `behind`; and the files in which
-    merging them would end in `conflicts`.
+    merging them would end in `conflicts`; and how many `inner` commits, of repositories within it, no remote has.
     """
 
     path: str
@@ -535,6 +535,7 @@ class Worktree:
     ahead: int = 0
     behind: int = 0
     conflicts: tuple[str, ...] = ()
+    inner: int = 0
 
 
 @frozen

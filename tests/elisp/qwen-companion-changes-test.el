@@ -224,6 +224,25 @@ See `qwen-companion-changes-test--new'."
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("gone.txt" "new/b.txt" "old.txt" "moved.txt"))))))))
 
+(ert-deftest qwen-companion-changes-test-a-worktree-that-is-removed ()
+  "Its turns can be merged into the main tree, and nothing else."
+  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n") ("tree/a.txt" "1\n2\n"))
+    (let ((default-directory (expand-file-name "tree/")))
+      (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n") ("new.txt" "new\n"))))
+    (delete-directory "tree" t)
+    (qwen-companion-changes-test-open)
+    (dolist (key '("k" "u"))
+      (qwen-companion-changes-test-goto "Prompt of one")
+      (qwen-companion-test-refused "is removed; m brings" (qwen-companion-test-press key))
+      (should-not (file-exists-p "tree")))
+    (let (question)
+      (qwen-companion-test-answering (lambda (text) (setq question text) t)
+        (qwen-companion-changes-test-press-at "Prompt of one" "m"))
+      (should (string-match-p "\\`Worktree tree is removed\\.  Merge \"Prompt of one\" into .*: change a.txt, make new.txt\\? "
+                              question)))
+    (should (equal '("1\nX\n" "new\n")
+                   (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "new.txt"))))))
+
 (ert-deftest qwen-companion-changes-test-renames-back-with-unsaved-text ()
   "Conflicts are shown under the old name; unsaved text needs it free."
   (qwen-companion-changes-test-with '(("a.txt" "one\ntwo\n"))

@@ -59,7 +59,7 @@
 (ert-deftest qwen-companion-worktrees-test-odd-worktrees ()
   "Each odd worktree is listed as such, and commands refuse it."
   (qwen-companion-worktrees-test--with
-      (list (qwen-companion-worktrees-test--tree "two words" :files 3 :uncommitted 2)
+      (list (qwen-companion-worktrees-test--tree "two words" :files 3 :uncommitted 2 :inner 1)
             (qwen-companion-worktrees-test--tree "gone" :gone t)
             (qwen-companion-worktrees-test--tree "disk" :gone t :locked "on a disk")
             (qwen-companion-worktrees-test--tree "locked" :locked "mine" :files 0)
@@ -69,7 +69,7 @@
       nil nil
     (should (string-match-p "two words +worktree-two words +3"
                             (qwen-companion-worktrees-test--line "two words")))
-    (should (equal "Remove worktree two words and lose what is not committed in 2 files, what git ignores there? "
+    (should (equal "Remove worktree two words and lose what is not committed in 2 files, 1 commit of repositories in it that no remote has, what git ignores there? "
                    (qwen-companion-worktrees-test--question)))
     (should (string-match-p "its directory is not there" (qwen-companion-worktrees-test--line "gone")))
     (should (equal "The directory of gone is gone; forget the worktree? "

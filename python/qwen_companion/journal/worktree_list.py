@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from qwen_companion.domain import Worktree
 from qwen_companion.journal.changes import Net, is_binary, merged, with_renames
-from qwen_companion.journal.git import Git, items
+from qwen_companion.journal.git import Git, GitError, items
 from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit
 from qwen_companion.journal.repository import Objects, Repository, find_repository
@@ -63,9 +63,10 @@ class WorktreeList:
         main, *others = self.trees()
         tree = _there((main, *others), path)
         open_files = self._uncommitted(path, ())
+        inner = 0 if tree == main else self._inner_commits(path)
         base = "" if tree == main or main.branch == "" else self._base(tree, main)
         if not base:
-            return replace(tree, files=len(open_files), uncommitted=len(open_files))
+            return replace(tree, files=len(open_files), uncommitted=len(open_files), inner=inner)
         counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
         changed = self._since(tree, base, open_files)
         # Only files of these names are looked at in the main tree, which may be large: once for each worktree.
@@ -81,6 +82,7 @@ class WorktreeList:
             behind=int(counted[0]),
             ahead=int(counted[1]),
             conflicts=tuple(conflicts),
+            inner=inner,
         )
 
     def differences(self, path: str, other: str, only: Collection[bytes] | None = None) -> list[Net]:
@@ -181,6 +183,20 @@ class WorktreeList:
             top = os.fsencode(tree.path)
             return committed.union(open_files) - restored.difference(os.path.relpath(net.path, top) for net in nets)
         return committed.union(open_files)
+
+    def _inner_commits(self, top: str) -> int:
+        """Return how many commits no remote has, of submodules and other repositories in the worktree `top`."""
+        linked = (line.split(b"\t", 1) for line in items(self._ask(top, "ls-files", "-z", "-s")))
+        names = [name for entry, name in linked if entry.startswith(b"160000 ")]
+        names += [name for name in items(self._ask(top, "ls-files", "-z", "--others")) if name.endswith(b"/")]
+        count = 0
+        for name in names[:_MOST]:
+            place = os.path.join(top, os.fsdecode(name))
+            # Else git would count those of the repository around it.
+            if os.path.lexists(os.path.join(place, ".git")):
+                with suppress(GitError):
+                    count += int(self._ask(place, "rev-list", "--count", "--all", "HEAD", "--not", "--remotes"))
+        return count
 
     def _uncommitted(self, top: str, names: Collection[bytes]) -> set[bytes]:
         """Return the files in the worktree `top` that are changed or new since its last commit.

@@ -150,8 +150,15 @@ def main_tree(common: str) -> str | None:
 def home_of(tree: str, roots: Iterable[str]) -> str:
     """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
 
+    Of one that is removed it is the innermost of `roots` around it.
+
     :raises WorktreeError: where there is none
     """
+    if not os.path.isdir(tree):
+        around = [root for root in roots if tree.startswith(f"{root.rstrip('/')}/") and os.path.isdir(root)]
+        if not around:
+            raise WorktreeError("the worktree is removed; open a file of its main tree and try again")
+        return max(around, key=len)
     repository = find_repository(os.path.realpath(tree))
     if repository is None:
         raise WorktreeError(f"{tree} is not in a git repository, or that is gone")

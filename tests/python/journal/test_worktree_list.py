@@ -45,6 +45,29 @@ def test_the_insides_of_repositories_are_not_merged(project: Project) -> None:
     assert [net.path for net in listed(project).differences(str(tree), str(project.root))] == [bytes(tree / "a.txt")]
 
 
+def test_commits_of_repositories_in_a_worktree_are_counted(project: Project) -> None:
+    """Those that no remote has are lost with it, also where git ignores the repository."""
+    project.commit(a_txt=b"a\n", **{"gitignore": b""})
+    tree = add(project, "tree", "-b", "tree")
+    (tree / ".gitignore").write_text("ignored\n")
+    for name in ("inner", "ignored"):
+        project.git("clone", "--quiet", project.root.as_uri(), str(tree / name))
+        project.git("commit", "--quiet", "--allow-empty", "--message=x", cwd=tree / name)
+        project.git("checkout", "--quiet", "--detach", cwd=tree / name)
+        project.git("commit", "--quiet", "--allow-empty", "--message=y", cwd=tree / name)
+    assert listed(project).examined(str(tree)).inner == 4
+    assert listed(project).examined(str(project.root)).inner == 0
+
+
+def test_a_worktree_that_is_removed_is_merged_into_the_tree_around_it(tmp_path: Path) -> None:
+    roots = [str(tmp_path), str(tmp_path / "p"), str(tmp_path / "p/wt"), str(tmp_path / "other")]
+    for root in (roots[1], roots[3]):
+        os.mkdir(root)
+    assert home_of(f"{tmp_path}/p/wt", roots) == str(tmp_path / "p")
+    with pytest.raises(WorktreeError, match="the worktree is removed"):
+        home_of(f"{tmp_path}/p/wt", [roots[3]])
+
+
 def test_a_worktree_is_listed_with_what_it_has_changed(project: Project) -> None:
     project.commit(a_txt=changed(), b_txt=changed(), bin=b"\0one")
     tree = add(project, "with space", "-b", "worktree-x")
