@@ -55,6 +55,11 @@ def closed(_signal: int, _frame: FrameType | None) -> None:
     """Go on when the terminal window is closed: that ends Emacs, and only cleaning up is left."""
 
 
+def told_to_end(_signal: int, _frame: FrameType | None) -> None:
+    """End Emacs, and clean up."""
+    sys.exit(1)
+
+
 def main() -> int:
     """Run the demo; return Emacs's exit status."""
     parser = argparse.ArgumentParser(description="Emacs, the companion and the CLI, to try.")
@@ -68,6 +73,7 @@ def main() -> int:
         print("demo: no qwen on PATH; get it with: npm install -g @qwen-code/qwen-code", file=sys.stderr)
         return 2
     signal.signal(signal.SIGHUP, closed)
+    signal.signal(signal.SIGTERM, told_to_end)
     parent = BUILD / "demo"
     parent.mkdir(exist_ok=True)
     sandbox = Sandbox(parent)

@@ -23,7 +23,7 @@ import psutil
 
 import limit
 from clis import QWEN_SETTINGS_FILE, SETTINGS
-from leftovers import MARKER, marked, new_mark
+from leftovers import MARKER, end_with_this_process, marked, new_mark
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
@@ -93,6 +93,9 @@ class Sandbox:
         self.projects = self.root / "projéts" if elsewhere else self.root
         self.project = self.projects / "project"
         self.run = self.root / "run"
+        if MARKER not in os.environ:
+            # In the demo or a measurement.
+            end_with_this_process()
         self._mark = new_mark()
         for directory in (self.here, self.home, self.tmp, self.projects, self.project, self.run):
             directory.mkdir(mode=0o700, exist_ok=True)

@@ -319,8 +319,9 @@ def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:
     far.stop()
     stage.emacs.eval(run)
     stage.screen.wait_for("no ssh server answers there")
-    far.start()
+    # Before it answers: Emacs may try again by itself.
     far.want_password("swordfish")
+    far.start()
     for password, shown in (("herring", "by no key"), ("swordfish", "Type your message")):
         stage.emacs.eval(run)
         stage.screen.wait_for("rem@far's password:")
