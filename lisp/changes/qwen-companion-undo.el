@@ -749,7 +749,13 @@ If it has no unsaved text, write it.  Return the outcome, as in
           'same
         (qwen-companion-merge-apply merged theirs)
         (when recoded
-          (qwen-companion-disk-adopt-coding coding))
+          (qwen-companion-disk-adopt-coding
+           ;; Nothing tells the encoding of ASCII, but that it has no mark.
+           (if (and (eq 'undecided (coding-system-type coding))
+                    (coding-system-get base-coding :bom))
+               (coding-system-change-eol-conversion
+                'utf-8 (coding-system-eol-type coding))
+             coding)))
         (cond
          ((> (qwen-companion-merge-result-conflicts merged) 0)
           (qwen-companion-conflicts-begin nil nil nil)

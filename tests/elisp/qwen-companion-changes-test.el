@@ -360,6 +360,28 @@ It gets the buffer, and the bytes before and after that."
                                old "für\nmine\n2\n3\n4\n5\n")
                               (qwen-companion-changes-test-bytes "a.txt")))))))))))
 
+(ert-deftest qwen-companion-changes-test-a-mark-goes-from-unsaved-text ()
+  "Also where nothing else tells the encoding, as in ASCII."
+  (dolist (mark '("\xef\xbb\xbf" "\xff\xfe"))
+    (qwen-companion-changes-test-with nil
+      (let* ((text "a\r\nb\r\n")
+             (after (encode-coding-string text (if (= 3 (length mark))
+                                                   'utf-8-with-signature-unix
+                                                 'utf-16le-with-signature-unix)
+                                          t)))
+        (qwen-companion-changes-test-write "a.txt" after)
+        (qwen-companion-changes-test-turn "one" nil)
+        (qwen-companion-changes-test-told 0 `(("a.txt" ,text ,after)))
+        (with-current-buffer (find-file-noselect "a.txt")
+          (insert "mine\n")
+          (qwen-companion-changes-test-open)
+          (qwen-companion-changes-test-press-at "a.txt" "k"))
+        (with-current-buffer (find-file-noselect "a.txt")
+          (should (buffer-modified-p))
+          (save-buffer))
+        (should (equal (concat "mine\r\n" text)
+                       (qwen-companion-changes-test-bytes "a.txt")))))))
+
 (ert-deftest qwen-companion-changes-test-line-ends-alone ()
   "What has only other line ends is undone too, in the buffer and beside unsaved text."
   (dolist (unsaved '(nil t))

@@ -206,10 +206,10 @@ def in_form(data: bytes, form: tuple[str, bytes]) -> bytes:
 
 
 def merged_in_form(after: Entry, now: Entry, before: Entry) -> Entry | None:
-    """Return what `merged` does where the turn has changed the encoding or the line ends."""
+    """Return what `merged` does where the encoding or the line ends were changed."""
     forms = [form_of(each.data) for each in (after, now, before)]
     plain_form = ("latin-1", b"\n")
-    if forms[0] == forms[2]:
+    if len(set(forms)) == 1:
         return None
     sides = [each._replace(data=in_form(each.data, plain_form)) for each in (after, now, before)]
     result = merged(*sides)
@@ -724,7 +724,7 @@ class Tree:
 
     def _exchange(self, copy: Copy) -> Iterator[Action]:
         """Make of a file or link a directory, or of a directory a file or link, or of a file a link and back."""
-        name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"))
+        name = self._pick(copy, lambda name, _: not name.endswith((b".gitignore", b"agent.txt")))
         directory = self._directory(copy)
         ways: list[tuple[str, bytes | None]] = [
             ("rm -f {0} && mkdir {0} && echo new > {0}/in.txt", name),
@@ -1010,6 +1010,9 @@ class Undo:
         # What the user wrote may have been moved or copied by the agent, and deleted in what is brought back.
         lost -= self._users_lines(self.after.files, {}) - self._users_lines(self.before.files, {})
         lost -= self._users_lines({name: self.files[name] for name in self._deleted_again()}, {})
+        # Of a copy that the turn made, a later turn may have deleted the file that it was made of.
+        made = {name: each for name, each in self.after.files.items() if name not in self.before.files}
+        lost -= self._users_lines(made, {})
         if self.key == "u":
             # The agent wrote another text under the other name.
             gone = {name for name, _ in self._renamed() if name in self.after.files}
@@ -1021,7 +1024,9 @@ class Undo:
 
     def _lost_files(self) -> set[bytes]:
         """Return the files that the turn moved and whose bytes are nowhere any more."""
-        now, then = ({each.data for each in files.values()} for files in (self.files, self.results))
+        # With unsaved text in its buffer, the file has the bytes still.
+        everything = (self.files.values(), [*self.results.values(), *self.then.files.values()])
+        now, then = ({each.data for each in entries} for entries in everything)
         moved = {name for name, each in self.before.files.items() if self.after.files.get(name) != each}
         again = {self.files[name].data for name in self._deleted_again()}
         return {name for name in moved if self.before.files[name].data in now - then - again}
