@@ -63,6 +63,10 @@ all the same.")
   '("q" qwen-companion-diff-bury
     "z" qwen-companion-diff-bury
     "TAB" qwen-companion-diff-switch
+    "e" qwen-companion-diff-edit
+    [remap ediff-copy-A-to-B] qwen-companion-review-ediff-drop
+    [remap ediff-copy-C-to-B] qwen-companion-review-ediff-take-over
+    [remap ediff-restore-diff] qwen-companion-review-ediff-restore
     "C-c C-c" qwen-companion-diff-accept
     "C-c C-n" qwen-companion-diff-accept-next
     "M-n" qwen-companion-review
@@ -75,6 +79,26 @@ all the same.")
     "C-c C-l" qwen-companion-diff-toggle-line-ends
     "C-c C-w" qwen-companion-diff-show-warnings)
   "Keys that we add to the control panel, see `qwen-companion-buffers-keymap'.")
+
+(defun qwen-companion-review-ediff--change (command)
+  "Call COMMAND of Ediff to change the proposal, in which no key types."
+  (cl-letf (((buffer-local-value 'buffer-read-only ediff-buffer-B) nil))
+    (call-interactively command)))
+
+(defun qwen-companion-review-ediff-drop ()
+  "Drop the change at hand: copy the text on disk to the proposal."
+  (interactive)
+  (qwen-companion-review-ediff--change #'ediff-copy-A-to-B))
+
+(defun qwen-companion-review-ediff-take-over ()
+  "Copy your unsaved text of the change at hand to the proposal."
+  (interactive)
+  (qwen-companion-review-ediff--change #'ediff-copy-C-to-B))
+
+(defun qwen-companion-review-ediff-restore ()
+  "Bring back what was in the proposal before the change at hand was dropped."
+  (interactive)
+  (qwen-companion-review-ediff--change #'ediff-restore-diff))
 
 (defun qwen-companion-review-ediff--unsaved-help ()
   "Return the key for unsaved text with its label, or nil without such text."
@@ -103,6 +127,7 @@ all the same.")
                            ,(qwen-companion-review-ediff--unsaved-help)
                            ("n/p" . "next/previous change")
                            ,(unless ediff-3way-job '("a" . "drop the change"))
+                           ("e" . "edit")
                            ("TAB" . "hunk by hunk") ("?" . "all keys"))))
       (let ((part (concat (propertize keys 'face 'help-key-binding) " " label)))
         (cond ((= column 0))
@@ -121,8 +146,8 @@ all the same.")
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
    (qwen-companion-review-ediff--long-unsaved-help)
    (if ediff-3way-job
-       "  Edit B directly; `ab' copies the change at hand from the disk (A) to B: dropped.\n"
-     "  Edit B directly; `a' copies the change at hand from the disk (A) to B: dropped.\n")
+       "  e -edit B   `ab' copies the change at hand from the disk (A) to B: dropped\n"
+     "  e -edit B   a -copies the change at hand from the disk (A) to B: dropped\n")
    "  TAB -the same in one buffer, hunk by hunk   ]/[ -next/previous review   C-c C-n -accept, and next\n"
    "  C-c C-w -all that the header line warns of\n"
    ediff-long-help-message-head

@@ -632,7 +632,9 @@ line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
 (defun qwen-companion-review-unified--drop (picked &optional at)
   "Drop each change in PICKED, and show that.
 Point goes to the change AT, by default the first of these."
-  (let ((difference (qwen-companion-review-unified--difference)))
+  (let ((difference (qwen-companion-review-unified--difference))
+        ;; No key types into the proposal.
+        (inhibit-read-only t))
     (qwen-companion-hunks-drop
      difference (make-qwen-companion-hunks-hunk :changes picked))
     (apply #'qwen-companion-hunks-record difference 'dropped picked)
@@ -676,7 +678,8 @@ On the head of a hunk, or on an unchanged line, bring back all of it."
   (unless (qwen-companion-review-unified--set-line-ends nil)
     (let ((changes (cl-remove-if-not #'qwen-companion-hunks-change-text
                                      (qwen-companion-review-unified--changes-at-point)))
-          (difference (qwen-companion-review-unified--difference)))
+          (difference (qwen-companion-review-unified--difference))
+          (inhibit-read-only t))
       (unless changes
         (user-error "This is not dropped; k drops it"))
       (qwen-companion-hunks-restore
@@ -690,7 +693,8 @@ Again, undo the one before it.  What was accepted is not undone by this."
   (interactive)
   (qwen-companion-review-unified--ensure-ready)
   (pcase-let* ((difference (qwen-companion-review-unified--difference))
-               (`(,kind . ,arguments) (qwen-companion-hunks-undo difference)))
+               (`(,kind . ,arguments) (let ((inhibit-read-only t))
+                                        (qwen-companion-hunks-undo difference))))
     (qwen-companion-review-unified--show-changed
      (and (memq kind '(dropped restored)) (mapcar #'car arguments)))
     (message "Undone: %s" (pcase kind

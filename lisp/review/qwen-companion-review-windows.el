@@ -37,6 +37,10 @@ POINT is a marker at point in its selected window, which BEFORE lacks.
 PANEL-FRAME is the frame of CONTROL when it has one of its own."
   control frame neighbor before point panel-frame)
 
+(cl-defmethod qwen-companion-review-control (proposal)
+  "Return the buffer with the keys of PROPOSAL's review, or nil."
+  (qwen-companion-review-windows-control proposal))
+
 (defun qwen-companion-review-windows-control (proposal)
   "Return the buffer with the keys of PROPOSAL's review, or nil."
   (when-let* ((view (qwen-companion-proposal-view proposal))

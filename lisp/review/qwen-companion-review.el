@@ -82,6 +82,9 @@ front end that shows PROPOSAL.")
   "Remove the review of PROPOSAL from the windows and restore these.
 STYLE is the front end that shows it.  Its buffers stay alive.")
 
+(cl-defgeneric qwen-companion-review-control (proposal)
+  "Return the buffer with the keys of PROPOSAL's review, or nil.")
+
 (cl-defgeneric qwen-companion-review-refresh (style proposal)
   "Compare the two sides of PROPOSAL again if it is on the screen.
 STYLE is the front end that shows it.")
@@ -130,15 +133,64 @@ The header lines of the buffers update themselves; see
 
 ;;; Buffers
 
+(defun qwen-companion-review--while-reading (command)
+  "Return COMMAND in a side that is read-only, where no key types; else nil."
+  (and buffer-read-only command))
+
 (defvar qwen-companion-review-buffer-mode-map
-  (qwen-companion-buffers-keymap
+  (apply
+   #'qwen-companion-buffers-keymap
    "C-c C-c" #'qwen-companion-diff-accept
    "C-c C-n" #'qwen-companion-diff-accept-next
    "C-c C-k" #'qwen-companion-diff-reject
    "C-c C-u" #'qwen-companion-diff-show-unsaved
    "C-c C-l" #'qwen-companion-diff-toggle-line-ends
-   "C-c C-w" #'qwen-companion-diff-show-warnings)
+   "C-c C-w" #'qwen-companion-diff-show-warnings
+   ;; As in the control panel; the editing keys of a side that is being edited.
+   (mapcan (lambda (key)
+             (list key `(menu-item "" ,(if (equal key "e")
+                                           #'qwen-companion-diff-edit
+                                         #'qwen-companion-review-panel-key)
+                                   :filter qwen-companion-review--while-reading)))
+           '("n" "p" "a" "k" "u" "]" "[" "M-n" "M-p" "TAB" "q" "?" "e")))
   "Keymap of the buffers of a review.")
+
+(defun qwen-companion-review-panel-key ()
+  "Do what this key does in the control panel, or the hunks, of this review."
+  (interactive)
+  (let* ((keys (this-command-keys-vector))
+         (side (selected-window))
+         (buffer (current-buffer))
+         (control (or (qwen-companion-review-control qwen-companion-proposal-current)
+                      (user-error "This review is put aside; M-x qwen-companion-review brings it back")))
+         (window (get-buffer-window control t)))
+    (if window
+        (select-window window)
+      (set-buffer control))
+    (let ((command (key-binding (vconcat (last (append keys nil))))))
+      (when (keymapp command)
+        (setq command (lookup-key command (vector (read-event (concat (key-description keys) "-"))))))
+      (unless (commandp command)
+        (user-error "No key of this review: %s" (key-description keys)))
+      (unwind-protect
+          (call-interactively command)
+        (when (and (window-live-p side)
+                   (eq buffer (window-buffer side))
+                   (eq window (selected-window)))
+          (select-window side))))))
+
+(defun qwen-companion-diff-edit ()
+  "Edit the proposal of this review in its buffer.
+Keys type there then; \\[read-only-mode] makes them those of the review again."
+  (interactive)
+  (let ((buffer (qwen-companion-proposal-buffer (qwen-companion-review--find nil "edit"))))
+    (if-let* ((window (get-buffer-window buffer t)))
+        (select-window window)
+      (pop-to-buffer buffer))
+    (setq buffer-read-only nil)
+    (force-mode-line-update)
+    (message "%s" (substitute-command-keys
+                   "\\[qwen-companion-diff-accept] accepts with your edits; \\[read-only-mode]: the keys of the review again"))))
 
 (define-minor-mode qwen-companion-review-buffer-mode
   "Minor mode of the buffers of a review.
@@ -253,6 +305,8 @@ is that one: whoever accepts both gets the difference."
       (let ((modified (buffer-modified-p)))
         (qwen-companion-review--set-mode path)
         (set-buffer-modified-p modified))
+      ;; A plan is edited where it is read.
+      (setq buffer-read-only (qwen-companion-proposal-file-p proposal))
       (qwen-companion-review--set-header "proposed"))))
 
 (defun qwen-companion-review--loses-text-p (proposal)
@@ -637,6 +691,10 @@ If a link leads to another file that matters, return that file's name."
     (qwen-companion-diff-reject "reject" nil keep))
   "Keys in the header lines of the sides, see `qwen-companion-header-keys'.")
 
+(defconst qwen-companion-review--reading-keys
+  (append qwen-companion-review--side-keys '((qwen-companion-diff-edit "edit")))
+  "The same for a proposal that is read-only.")
+
 (defvar-local qwen-companion-review--side nil
   "A description of the text in the current buffer, a side of a review.")
 
@@ -662,10 +720,15 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
                                  (/= tick (buffer-chars-modified-tick buffer)))))
                 ", which has changed since")
                (_ "")))
-     `(,@(unless buffer-read-only
-           (qwen-companion-review-origin-parts proposal))
-       ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-header-keys qwen-companion-review--side-keys)))))
+     (let ((proposed (eq (current-buffer) (qwen-companion-proposal-buffer proposal))))
+       `(,@(and proposed (qwen-companion-review-origin-parts proposal))
+         ,@(qwen-companion-review-warning-parts proposal)
+         ,@(if (and proposed buffer-read-only)
+               (mapcar (pcase-lambda (`(,weight . ,key))
+                         ;; The key that edits is worth more than where it comes from.
+                         (cons (min weight 1) key))
+                       (qwen-companion-header-keys qwen-companion-review--reading-keys))
+             (qwen-companion-header-keys qwen-companion-review--side-keys)))))))
 
 ;;; Unsaved text of the user's
 

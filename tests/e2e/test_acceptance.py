@@ -25,7 +25,7 @@ def test_it_survives_a_backend_that_is_killed_before_it_has_read_it(stage: Stage
     stage.screen.wait_for("C-c C-c accept")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
-        f' (goto-char (point-max)) (insert "{BY_HAND.strip()}\\n"))'
+        f' (setq buffer-read-only nil) (goto-char (point-max)) (insert "{BY_HAND.strip()}\\n"))'
     )
     killed = stage.sandbox.backend()
     # What Emacs says stays in the connection.

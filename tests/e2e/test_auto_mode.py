@@ -33,7 +33,7 @@ def test_edits_are_reviewed_and_commands_run(stage: Stage) -> None:
     start_in_auto(stage)
     stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
-    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.keys("C-x", "o", "C-x", "o", "e", "M->")
     stage.screen.type("# checked by a person")
     assert stage.sandbox.greeting.read_text() == GREETING
     stage.screen.keys("C-c", "C-c")

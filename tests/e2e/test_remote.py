@@ -254,7 +254,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     stage.screen.wait_for(f"{far.label}:")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
-        ' (goto-char (point-max)) (insert "# edited\\n"))'
+        ' (setq buffer-read-only nil) (goto-char (point-max)) (insert "# edited\\n"))'
     )
     stage.model.say("Done.")
     stage.accept("Done.")

@@ -79,7 +79,7 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage) -> None:
     ]
     stage.model.say("All done.")
     # The terminal is still selected; the proposal is two windows on.
-    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.keys("C-x", "o", "C-x", "o", "e", "M->")
     stage.screen.type("# checked by a person")
     stage.screen.keys("C-c", "C-c")
     stage.screen.wait_for("All done.")
@@ -236,7 +236,7 @@ def test_unsaved_text_is_shown_beside_the_proposal(stage: Stage) -> None:
         "*qwen: project*",
     ]
     assert stage.emacs.buffer_text("*qwen-companion yours: greeting.py*") == GREETING + "# not saved"
-    stage.screen.keys("M->")
+    stage.screen.keys("e", "M->")
     stage.screen.type("# in the proposal")
     stage.screen.keys("C-c", "C-u")
     stage.screen.wait_gone("yours: greeting.py")

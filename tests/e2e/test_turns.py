@@ -46,7 +46,7 @@ def open_review(stage: Stage) -> None:
 
 def edit_proposal(stage: Stage) -> None:
     """Add a comment to the end of the proposal; the terminal is selected before and after."""
-    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.keys("C-x", "o", "C-x", "o", "e", "M->")
     stage.screen.type(EDIT)
     stage.screen.keys("C-x", "o", "C-x", "o")
     stage.emacs.wait_until("(with-current-buffer (window-buffer) (derived-mode-p 'vterm-mode))")
@@ -385,7 +385,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.screen.wait_for("lacks accepted changes")
     stage.emacs.eval(
         "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
-        ' (goto-char (point-max)) (insert "# mine\\n"))'
+        ' (setq buffer-read-only nil) (goto-char (point-max)) (insert "# mine\\n"))'
     )
     stage.emacs.eval("(progn (qwen-companion-diff-accept) nil)")
     stage.screen.wait_for("Half done.")

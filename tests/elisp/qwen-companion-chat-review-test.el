@@ -86,7 +86,7 @@
 
 (defun qwen-companion-chat-review-test--edit (&optional text)
   "Edit the proposal to TEXT, by default the wanted text."
-  (with-current-buffer (qwen-companion-proposal-buffer (qwen-companion-chat-review-test--proposal))
+  (qwen-companion-test-editing (qwen-companion-chat-review-test--proposal)
     (erase-buffer)
     (insert (or text qwen-companion-chat-review-test--wanted)))
   (qwen-companion-review-refresh 'unified (qwen-companion-chat-review-test--proposal)))

@@ -507,7 +507,7 @@ That saves looking at each line, most of a second for 20 MB."
   (qwen-companion-proposal-test-with-one
     (qwen-companion-test-edit proposal (string-to-multibyte "\300"))
     (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))
-    (with-current-buffer (qwen-companion-proposal-buffer proposal) (erase-buffer))
+    (qwen-companion-test-editing proposal (erase-buffer))
     (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
     (should-not (qwen-companion-test-outcomes))
     (should (qwen-companion-proposals))))
@@ -791,7 +791,7 @@ that of the unified review."
                                                    'display)))
           (should (string-match-p "hidden characters: U\\+202E, line 1; U\\+2066, line 1"
                                   (qwen-companion-test-header)))))
-      (with-current-buffer (qwen-companion-proposal-buffer odd)
+      (qwen-companion-test-editing odd
         (erase-buffer)
         (should-not (string-match-p "U\\+202E" (qwen-companion-test-header))))
       (should-not (eq 'hex-code (aref (default-value 'glyphless-char-display) #x202e))))))

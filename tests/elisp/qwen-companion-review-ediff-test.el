@@ -186,7 +186,7 @@
       (goto-char (point-min))
       (should (looking-at "C-c C-c accept   C-c C-k reject"))
       ;; The other direction would write to the disk side.
-      (should (string-search "a drop the change   TAB" (buffer-string)))
+      (should (string-search "a drop the change   e edit" (buffer-string)))
       (should (eq 'help-key-binding (get-text-property (point) 'face)))
       (should (equal " Review in Ediff: a.txt, change 1 of 2"
                      (eval (cadr (window-parameter nil 'mode-line-format)) t)))
@@ -312,11 +312,53 @@
     (should (equal '("*terminal*") (qwen-companion-test-shown)))
     (should-not ediff-session-registry)))
 
+(ert-deftest qwen-companion-review-ediff-test-one-table-of-keys ()
+  "The keys of the control panel work in each side, where none types until \"e\"."
+  (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
+    (let ((proposal (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n")))
+      (qwen-companion-test-show proposal t)
+      (dolist (side '("*qwen-companion disk: a.txt*" "*qwen-companion proposal: a.txt*"))
+        (cl-flet ((current () (buffer-local-value 'ediff-current-difference
+                                                  (get-buffer "*Ediff Control Panel*")))
+                  (selected () (equal side (qwen-companion-test-selected))))
+          (select-window (get-buffer-window side))
+          (execute-kbd-macro "n")
+          (should (= 1 (current)))
+          (should (selected))
+          (execute-kbd-macro "p")
+          (should (= 0 (current)))
+          (should (selected))
+          (should-error (execute-kbd-macro "x"))
+          (execute-kbd-macro (kbd "TAB"))
+          (should (equal "*qwen-companion hunks: a.txt*" (qwen-companion-test-selected)))
+          (execute-kbd-macro (kbd "TAB"))
+          (select-window (get-buffer-window side))
+          (execute-kbd-macro "q")
+          (should (equal '("*terminal*") (qwen-companion-test-shown)))
+          (qwen-companion-diff-open)))
+      (should (equal "ONE\n2\n3\n4\n5\n6\nSEVEN\n" (qwen-companion-proposal-text proposal)))
+      (select-window (get-buffer-window "*qwen-companion proposal: a.txt*"))
+      (should (qwen-companion-test-header-p "e edit"))
+      (execute-kbd-macro "a")
+      (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n" (qwen-companion-proposal-text proposal)))
+      ;; From the other side too.
+      (select-window (get-buffer-window "*qwen-companion disk: a.txt*"))
+      (execute-kbd-macro "e")
+      (should (equal "*qwen-companion proposal: a.txt*" (qwen-companion-test-selected)))
+      (should-not (qwen-companion-test-header-p "e edit"))
+      (goto-char (point-min))
+      (execute-kbd-macro "nap")
+      (should (equal "nap1\n2\n3\n4\n5\n6\nSEVEN\n" (qwen-companion-proposal-text proposal)))
+      (execute-kbd-macro (kbd "C-x C-q"))
+      (should-error (execute-kbd-macro "x"))
+      (execute-kbd-macro (kbd "C-c C-c"))
+      (should (equal '((accepted "nap1\n2\n3\n4\n5\n6\nSEVEN\n")) (qwen-companion-test-outcomes))))))
+
 (ert-deftest qwen-companion-review-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
     (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
-    (ediff-copy-A-to-B 1)
+    (call-interactively (key-binding "a"))
     (qwen-companion-diff-accept)
     (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n" (cadar (qwen-companion-test-outcomes))))))
 
@@ -419,7 +461,7 @@
            (proposal (qwen-companion-test-propose
                       "sub/%e\n\u202e.txt" "two\n" :client "Qwen %p Code 0.24.4")))
       (qwen-companion-test-show proposal)
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-test-editing proposal
         (should (string-prefix-p
                  (format " sub/%%%%e\\n\\u202E.txt: proposed  by Qwen %%%%p Code  in %s  " project)
                  (qwen-companion-test-header)))
@@ -916,7 +958,7 @@ terminal that is dedicated or in a side window."
       (insert "mine\n"))
     (qwen-companion-test-propose "a.txt" "1\n2\n3\n4\nFIVE\n")
     (qwen-companion-diff-show-unsaved)
-    (ediff-copy-C-to-B 1)
+    (call-interactively (key-binding "cb"))
     (qwen-companion-diff-accept)
     (should (equal "mine\n1\n2\n3\n4\nFIVE\n" (cadar (qwen-companion-test-outcomes))))))
 

@@ -153,7 +153,7 @@
     (let ((proposal (qwen-companion-test-propose "new/a.txt" "1\n2\n")))
       (qwen-companion-diffs)
       (qwen-companion-test-wait-for (member "+2 -0" (car (qwen-companion-review-list-test--lines))))
-      (with-current-buffer (qwen-companion-proposal-buffer proposal) (insert "0\n"))
+      (qwen-companion-test-editing proposal (insert "0\n"))
       (with-current-buffer "*qwen-companion proposals*" (revert-buffer))
       (qwen-companion-test-wait-for (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
       (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))))

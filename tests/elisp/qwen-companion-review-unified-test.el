@@ -201,7 +201,7 @@ A text that is nil removes the line."
     (goto-char (point-min))
     (insert "mine")
     (qwen-companion-test-press "C-c C-c")
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-test-editing proposal
       (goto-char (point-min))
       (insert "other\n"))
     (qwen-companion-test-press "g")
@@ -668,7 +668,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-test-press "e")
     (let ((edit (current-buffer)))
       (insert "mine\n")
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-test-editing proposal
         (goto-char (point-min))
         (forward-line 3)
         (insert "other\n"))
@@ -703,7 +703,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (goto-char (point-min))
     (qwen-companion-test-press "n" "n" "k" "TAB")
     (should (equal "*Ediff Control Panel*" (buffer-name)))
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-test-editing proposal
       (goto-char (point-min))
       (insert "mine\n"))
     (qwen-companion-test-press "TAB")
@@ -725,7 +725,7 @@ Its state for editing has the keys n and x, the motion state has k."
   "It cannot be brought back, is still there to be read, and the user is told."
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-test-press "n" "k")
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-test-editing proposal
       (qwen-companion-test-go-to "\n20")
       (insert "mine"))
     (qwen-companion-test-press "g")
@@ -738,7 +738,7 @@ Its state for editing has the keys n and x, the motion state has k."
 (ert-deftest qwen-companion-review-unified-test-brought-back-by-undo ()
   (qwen-companion-review-unified-test-with-three
     (qwen-companion-test-press "n" "k")
-    (with-current-buffer (qwen-companion-proposal-buffer proposal)
+    (qwen-companion-test-editing proposal
       (primitive-undo 2 buffer-undo-list))
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
                    (qwen-companion-proposal-text proposal)))
@@ -1092,7 +1092,7 @@ Its state for editing has the keys n and x, the motion state has k."
       ;; In the other style it stands in the header, with a key.
       (qwen-companion-test-press "k")
       (qwen-companion-diff-switch proposal)
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-test-editing proposal
         (should (string-search "as on disk" (qwen-companion-test-header)))
         (qwen-companion-diff-toggle-line-ends)
         (should (string-search "proposed" (qwen-companion-test-header)))
@@ -1129,7 +1129,7 @@ Its state for editing has the keys n and x, the motion state has k."
                   (list "a\n" "a\nb" (lambda () (qwen-companion-test-append "c")) "a\nb\nc")))
     (qwen-companion-review-unified-test-with-review old new
       (qwen-companion-test-press "k")
-      (with-current-buffer (qwen-companion-proposal-buffer proposal)
+      (qwen-companion-test-editing proposal
         (save-excursion (funcall edit)))
       (qwen-companion-review-refresh 'unified proposal)
       (qwen-companion-test-go-to "dropped, u")

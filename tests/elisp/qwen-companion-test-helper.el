@@ -560,9 +560,17 @@ TEXT may be a function of the arguments of `completing-read' or `read-string'."
   "Show PROPOSAL as by itself, or with SELECT as by command."
   (qwen-companion-review--display proposal select))
 
+(defmacro qwen-companion-test-editing (proposal &rest body)
+  "Run BODY in the buffer of PROPOSAL, where keys type as after `e'."
+  (declare (indent 1) (debug t))
+  `(with-current-buffer (qwen-companion-proposal-buffer ,proposal)
+     (let ((inhibit-read-only t))
+       ,@body)))
+
 (defun qwen-companion-test-edit (proposal text)
   "Type TEXT at the end of PROPOSAL, as a user does."
-  (qwen-companion-test-append text (qwen-companion-proposal-buffer proposal)))
+  (qwen-companion-test-editing proposal
+    (qwen-companion-test-append text)))
 
 (defun qwen-companion-test-deliver (proposal)
   "Let the CLI of PROPOSAL have got the outcome."

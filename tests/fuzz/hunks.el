@@ -201,7 +201,7 @@ OLD is on disk, NEW was proposed."
           ('context (qwen-companion-test-press (hunks-fuzz--one-of "+" "-" "-")))
           ('line-ends (qwen-companion-diff-toggle-line-ends))
           ((or 'edit 'undo)
-           (with-current-buffer (qwen-companion-proposal-buffer proposal)
+           (qwen-companion-test-editing proposal
              (undo-boundary)
              (goto-char (1+ (random (1+ (buffer-size)))))
              (if (eq action 'undo)

@@ -208,8 +208,7 @@ That is when the user has edited it, or ALWAYS."
 (defun reviews-fuzz--edit ()
   "Edit a proposal as a user does."
   (when-let* ((sent (reviews-fuzz--one (reviews-fuzz--open))))
-    (with-current-buffer (qwen-companion-proposal-buffer
-                          (reviews-fuzz--sent-proposal sent))
+    (qwen-companion-test-editing (reviews-fuzz--sent-proposal sent)
       (goto-char (1+ (random (1+ (buffer-size)))))
       (pcase (random 4)
         (0 (insert "mine"))

@@ -84,7 +84,7 @@ def test_a_proposal_is_edited_and_accepted(stage: Stage, cli: Cli) -> None:
         # It calls no hooks: the disk tells what it writes from now on.
         stage.emacs.wait_until(LOOKED_AT % lisp_string(str(stage.sandbox.project)))
     # The terminal is selected; the proposal is two windows on.
-    stage.screen.keys("C-x", "o", "C-x", "o", "M->")
+    stage.screen.keys("C-x", "o", "C-x", "o", "e", "M->")
     stage.screen.type("# checked by a person")
     assert stage.sandbox.greeting.read_text() == GREETING
     stage.screen.keys("C-c", "C-c")
