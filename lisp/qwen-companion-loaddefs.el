@@ -83,6 +83,13 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
 
 (fn ID PATH)" nil)
 
+;; qwen-companion-journal.el
+(autoload 'qwen-companion-journal-prune "qwen-companion-journal" "Forget the oldest part of what is recorded of a project, to free disk space.
+Choose up to which turn: each is shown with what it needs.  Say what is
+lost before anything is forgotten.  What goes on is kept.
+
+(fn)" t)
+
 ;; qwen-companion-recover.el
 (autoload 'qwen-companion-recover-on-took "qwen-companion-recover" "Handle the `rewind-took' message: TURN has what a CLI's own rewind took.
 

@@ -119,15 +119,15 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-journal-turns" TurnChanges
   turns gone reset)
 (qwen-companion-messages-define "qwen-companion-journal-unrecorded" Unrecorded
-  reasons)
+  reasons crowded)
 (qwen-companion-messages-define "qwen-companion-turn" TurnChange
   id root session conversation client who source prompt start end undone-of
   undone-by notes cli usage rewound copy files files-gone)
 (qwen-companion-messages-define "qwen-companion-changed-file" ChangedFile
   path kind from binary added deleted seen seen-hunks mixed by mode link)
 (qwen-companion-messages-define "qwen-companion-journal-reply" JournalReply
-  id error files texts spans origins runs turns prompts busy staged others root
-  worktrees texts-file)
+  id error files texts spans origins runs turns prompts busy sizes staged
+  others root worktrees texts-file)
 (qwen-companion-messages-define "qwen-companion-line-origin" LineOrigin
   who turn)
 (qwen-companion-messages-define "qwen-companion-turn-origin" TurnOrigin

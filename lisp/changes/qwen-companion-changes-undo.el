@@ -149,9 +149,10 @@ PATH nil means all files of GROUP."
     (qwen-companion-undo-confirm
      paths (if undo "undo" "bring back")
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
-          (format "%s %s: %s" (if undo "Undo" "Bring back")
+          (format "%s %s: %s%s" (if undo "Undo" "Bring back")
                   (qwen-companion-changes-undo-title group)
-                  (qwen-companion-changes-undo-words files (if undo 'undo 'bring-back)))))
+                  (qwen-companion-changes-undo-words files (if undo 'undo 'bring-back))
+                  (if undo (qwen-companion-changes-undo--kept paths) ""))))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-items-group-part group) files
                     (qwen-companion-changes-undo-turn-of group paths)
@@ -165,6 +166,20 @@ PATH nil means all files of GROUP."
       (qwen-companion-changes-items-update)
       (qwen-companion-changes-undo-report
        results (length files) (qwen-companion-changes-undo--words undo)))))
+
+(defconst qwen-companion-changes-undo--kept-from (* 100 1024 1024)
+  "Bytes of files from which on it is said that the journal keeps them.")
+
+(defun qwen-companion-changes-undo--kept (paths)
+  "Return what to add to the question before PATHS are undone.
+It says how much of them the journal will keep, if that is a lot."
+  (let ((bytes (cl-loop for path in paths
+                        unless (file-remote-p path)
+                        sum (or (file-attribute-size (file-attributes path)) 0))))
+    (if (< bytes qwen-companion-changes-undo--kept-from)
+        ""
+      (format "; the journal keeps %s of it, until M-x qwen-companion-journal-prune or for two weeks"
+              (qwen-companion-journal-size bytes)))))
 
 (defun qwen-companion-changes-undo--words (undo)
   "Return the words for a report of undoing, or of bringing back if UNDO is nil."

@@ -18,6 +18,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
@@ -43,6 +44,9 @@ It is `unknown' in place of that where the journal has no such turn.")
 
 (defvar qwen-companion-journal--unrecorded nil
   "Roots whose changes are not recorded: a list of (ROOT REASON).")
+
+(defvar qwen-companion-journal--crowded nil
+  "Roots whose turns need too much room: a list of (ROOT BYTES).")
 
 (defvar qwen-companion-journal-changed-functions nil
   "Abnormal hook run when turns have changed.
@@ -171,18 +175,30 @@ nothing if there is none to ask for."
   nil)
 
 (defun qwen-companion-journal-on-unrecorded (payload)
-  "Handle the message PAYLOAD: the roots that are not recorded, with the reason."
+  "Handle the message PAYLOAD: the roots that are not recorded, or need much room."
   (setq qwen-companion-journal--unrecorded
-        (qwen-companion-journal-unrecorded-reasons payload))
+        (qwen-companion-journal-unrecorded-reasons payload)
+        qwen-companion-journal--crowded
+        (qwen-companion-journal-unrecorded-crowded payload))
   (run-hook-with-args 'qwen-companion-journal-changed-functions nil)
   nil)
 
 (defun qwen-companion-journal-problems ()
-  "Return a line for each published root that is not recorded."
-  (cl-loop for (root reason) in qwen-companion-journal--unrecorded
-           when (member root (qwen-companion-roots-published))
-           collect (qwen-companion-untrusted-line
-                    (format "Changes in %s are not recorded: %s" root reason))))
+  "Return a line for each published root that is not recorded or needs much room."
+  (mapcar
+   #'qwen-companion-untrusted-line
+   (nconc
+    (cl-loop for (root reason) in qwen-companion-journal--unrecorded
+             when (member root (qwen-companion-roots-published))
+             collect (format "Changes in %s are not recorded: %s" root reason))
+    (cl-loop for (root bytes) in qwen-companion-journal--crowded
+             when (member root (qwen-companion-roots-published))
+             collect (format "The turns of %s need %s; M-x qwen-companion-journal-prune forgets the oldest"
+                             root (qwen-companion-journal-size bytes))))))
+
+(defun qwen-companion-journal-size (bytes)
+  "Return in words how much BYTES is."
+  (file-size-human-readable bytes 'iec " "))
 
 (defun qwen-companion-journal--keep (turn)
   "Keep TURN; files of it that are known already stay unless they are gone."
@@ -275,7 +291,8 @@ One that failed has an error text."
 
 (defun qwen-companion-journal--process-gone ()
   "Forget what the Python process has told of roots."
-  (setq qwen-companion-journal--unrecorded nil))
+  (setq qwen-companion-journal--unrecorded nil
+        qwen-companion-journal--crowded nil))
 
 (defun qwen-companion-journal-await (method payload &optional limit)
   "Call METHOD of the journal with PAYLOAD and return the answer.
@@ -406,6 +423,79 @@ there is no answer, and from then on for each file."
   "Request no more of TEXTS, and drop those received."
   (setf (qwen-companion-journal-texts-pending texts) nil
         (qwen-companion-journal-texts-ready texts) nil))
+
+;;; Forgetting turns
+
+(defconst qwen-companion-journal--prune-limit 120
+  "Seconds that it may take to forget: each byte is overwritten.")
+
+(defun qwen-companion-journal--read-turns (sizes)
+  "Ask up to which turn to forget; return that part of SIZES.
+SIZES is a list of (TURN BYTES), oldest first."
+  (let* ((total 0)
+         (choices
+          (cl-loop
+           for (id bytes) in sizes and count from 1
+           for turn = (qwen-companion-journal-turn id)
+           do (cl-incf total bytes)
+           when turn
+           collect (cons (format "%d: %s %s" count
+                                 (format-time-string "%F %R" (/ (qwen-companion-turn-start turn) 1000))
+                                 (qwen-companion-untrusted-line (qwen-companion-turn-prompt turn)))
+                         (list count bytes total)))))
+    (seq-take sizes
+              (or (car (qwen-companion-completion-read
+                        "Forget turns up to: " choices nil
+                        (pcase-lambda (`(,_ ,bytes ,total))
+                          (format "%s, all up to it %s" (qwen-companion-journal-size bytes)
+                                  (qwen-companion-journal-size total)))))
+                  (user-error "No turn was chosen")))))
+
+(defun qwen-companion-journal--prune-question (chosen)
+  "Return the question before each of CHOSEN is forgotten.
+It names the files that are not there any more.  CHOSEN is a list of
+\(TURN BYTES)."
+  (let ((gone (cl-loop
+               for (id _) in chosen
+               append (cl-loop
+                       for file in (qwen-companion-turn-files (qwen-companion-journal-turn id))
+                       for path = (qwen-companion-changed-file-path file)
+                       unless (or (file-remote-p path) (file-exists-p path))
+                       collect (file-name-nondirectory (qwen-companion-untrusted-path path))))))
+    (format "Forget %s (%s)? %s cannot be undone then%s "
+            (if (cdr chosen) (format "the %d oldest turns" (length chosen)) "the oldest turn")
+            (qwen-companion-journal-size (apply #'+ (mapcar #'cadr chosen)))
+            (if (cdr chosen) "They" "It")
+            (if (null gone)
+                "."
+              (setq gone (delete-dups gone))
+              (format ", and no copy is kept of %s%s."
+                      (string-join (seq-take gone 10) ", ")
+                      (if (length> gone 10) (format " and %d more files" (- (length gone) 10)) ""))))))
+
+;;;###autoload
+(defun qwen-companion-journal-prune ()
+  "Forget the oldest part of what is recorded of a project, to free disk space.
+Choose up to which turn: each is shown with what it needs.  Say what is
+lost before anything is forgotten.  What goes on is kept."
+  (interactive)
+  (qwen-companion-journal-call-with-turns
+   (lambda ()
+     (let* ((roots (or (qwen-companion-journal-roots) (user-error "No turn is recorded")))
+            (here (qwen-companion-terminal-here))
+            (root (if (or (member here roots) (null (cdr roots)))
+                      (or (car (member here roots)) (car roots))
+                    (completing-read "Forget turns of: " roots nil t)))
+            (chosen (qwen-companion-journal--read-turns
+                     (or (qwen-companion-journal-reply-sizes
+                          (qwen-companion-journal-await
+                           'journal-prune (list :root root :turns nil)))
+                         (user-error "No turn of %s has ended" root)))))
+       (when (yes-or-no-p (qwen-companion-journal--prune-question chosen))
+         (qwen-companion-journal-await
+          'journal-prune (list :root root :turns (mapcar #'car chosen))
+          qwen-companion-journal--prune-limit)
+         (message "Forgot %d turn%s" (length chosen) (if (cdr chosen) "s" "")))))))
 
 ;;; What the user's commands write
 

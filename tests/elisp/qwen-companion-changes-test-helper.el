@@ -227,6 +227,14 @@ turn.  The files are written and Emacs is told."
                               (cl-loop for turn in (reverse qwen-companion-changes-test-turns)
                                        append (plist-get turn :files))
                               :key (lambda (file) (plist-get file :path)) :test #'equal))))
+        ('journal-prune
+         (let ((gone (plist-get payload :turns)))
+           (setq qwen-companion-changes-test-turns
+                 (cl-remove-if (lambda (turn) (member (plist-get turn :id) gone))
+                               qwen-companion-changes-test-turns))
+           (qwen-companion-journal-on-turns (list :gone gone))
+           (reply (list :sizes (mapcar (lambda (turn) (list (plist-get turn :id) 2048))
+                                       (reverse qwen-companion-changes-test-turns))))))
         ('journal-busy (reply (list :busy (pop qwen-companion-changes-test-busy))))
         ('journal-spans (reply (list :spans nil)))
         ('journal-merge

@@ -71,6 +71,44 @@ See `qwen-companion-changes-test--new'."
       (should-not (string-search "not recorded" (qwen-companion-changes-test-text)))
       (should-not (string-search "not recorded" (funcall help))))))
 
+(ert-deftest qwen-companion-changes-test-prunes-the-oldest-turns ()
+  "With their sizes, and after a question that names what is lost."
+  (qwen-companion-changes-test--with-hunks
+    (let ((root (directory-file-name default-directory))
+          asked offered)
+      (qwen-companion-changes-test-turn "two" '(("b.txt" "x\n")))
+      (qwen-companion-changes-test-turn "three" '(("b.txt" nil)))
+      (qwen-companion-journal-on-unrecorded `(:crowded ((,root 734003200))))
+      (qwen-companion-changes-test-settle)
+      (should (string-search (format "The turns of %s need 700 MiB; M-x qwen-companion-journal-prune forgets" root)
+                             (qwen-companion-changes-test-text)))
+      (cl-letf (((symbol-function 'completing-read)
+                 (lambda (_prompt table &rest _)
+                   (let ((annotate (cdr (assq 'annotation-function (cdr (funcall table "" nil 'metadata))))))
+                     (setq offered (mapcar (lambda (name) (concat name (funcall annotate name)))
+                                           (all-completions "" table)))
+                     (nth 1 (all-completions "" table)))))
+                ((symbol-function 'yes-or-no-p)
+                 (lambda (prompt) (push prompt asked) (cdr asked))))
+        (qwen-companion-journal-prune)
+        (should (length= qwen-companion-changes-test-turns 3))
+        (qwen-companion-journal-prune))
+      (should (string-match-p "\\`2: [-0-9]+ [0-9:]+ Prompt of two +2 KiB, all up to it 4 KiB\\'" (nth 1 offered)))
+      (should (equal (car asked)
+                     "Forget the 2 oldest turns (4 KiB)? They cannot be undone then, and no copy is kept of b.txt. "))
+      (should (equal '("three") (mapcar (lambda (turn) (plist-get turn :id))
+                                        qwen-companion-changes-test-turns))))))
+
+(ert-deftest qwen-companion-changes-test-says-what-an-undo-has-the-journal-keep ()
+  (qwen-companion-changes-test--with-hunks
+    (let ((qwen-companion-changes-undo--kept-from 1) question)
+      (qwen-companion-test-answering (lambda (prompt) (setq question prompt) nil)
+        (should (eq 'quit (condition-case nil
+                              (qwen-companion-changes-test-press-at "Prompt of one" "k")
+                            (quit 'quit)))))
+      (should (string-match-p "; the journal keeps [0-9]+ B of it, until M-x qwen-companion-journal-prune or for two weeks"
+                              question)))))
+
 (ert-deftest qwen-companion-changes-test-undoes-a-hunk-and-brings-it-back ()
   (qwen-companion-changes-test--with-hunks
     (let ((after (qwen-companion-changes-test-bytes "a.txt")))

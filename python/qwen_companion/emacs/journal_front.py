@@ -124,7 +124,7 @@ class JournalFront:
             self._environ,
             self._tell_turns,
             lambda text: self._tell(messages.Notice(text)),
-            lambda reasons: self._tell(messages.Unrecorded(reasons)),
+            lambda reasons, crowded: self._tell(messages.Unrecorded(reasons, crowded)),
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
             self._excluded,
             self._waiting,

@@ -67,9 +67,8 @@ async def _reply(
     if isinstance(call, messages.JournalBusy):
         busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
         return messages.JournalReply(call.id, busy=busy)
-    if isinstance(call, messages.JournalForget):
-        await journal.forget(call.root)
-        return messages.JournalReply(call.id)
+    if isinstance(call, messages.JournalPrune):
+        return messages.JournalReply(call.id, sizes=await journal.prune(call.root, call.turns))
     if isinstance(call, messages.JournalMerge):
         return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
     if isinstance(call, messages.JournalPrompts):

@@ -424,11 +424,15 @@ class JournalBusy:
 
 
 @frozen
-class JournalForget:
-    """`journal-forget`: asks to remove what is recorded of `root`, or with None of all roots; gets a `JournalReply`."""
+class JournalPrune:
+    """`journal-prune`: asks to forget those of `turns` of `root` that have ended; gets a `JournalReply`.
+
+    That has the sizes of those that have ended and are left.
+    """
 
     id: int
-    root: str | None
+    root: str
+    turns: tuple[str, ...]
 
 
 @frozen
@@ -515,7 +519,7 @@ JournalAnswered = (
     | JournalPrompts
     | JournalStage
     | JournalBusy
-    | JournalForget
+    | JournalPrune
     | JournalMerge
     | JournalWorktrees
     | JournalFile
@@ -1286,10 +1290,14 @@ class RewindTook(Notification):
 
 @frozen
 class Unrecorded(Notification):
-    """`journal-unrecorded`: all roots that are not recorded, each with the reason."""
+    """`journal-unrecorded`: all roots that are not recorded, each with the reason.
+
+    `crowded` are those whose turns need too much room, each with the bytes.
+    """
 
     method = "journal-unrecorded"
     reasons: Mapping[str, str]
+    crowded: Mapping[str, int]
 
 
 @frozen
@@ -1323,7 +1331,8 @@ class JournalReply(Notification):
     Only what was asked for is not None.  `spans` are quadruples: `count` lines from `line` on that an agent wrote in a
     turn, and whether they are seen; for a count of 0, lines before `line` were deleted.  `runs` has three numbers for
     each run of lines: the first line, how many lines, and which of the `origins`, from 0.  `prompts` are those of
-    `turns`, with a zero character between two.  `busy` are triples of a path, a turn and a tool.
+    `turns`, with a zero character between two.  `busy` are triples of a path, a turn and a tool.  `sizes` are pairs of
+    a turn and the bytes that go when it is forgotten with all before it, the oldest first.
     """
 
     id: int
@@ -1336,6 +1345,7 @@ class JournalReply(Notification):
     turns: Sequence[domain.TurnOrigin] | None = None
     prompts: Nested = ""
     busy: Sequence[tuple[str, str, str]] | None = None
+    sizes: Sequence[tuple[str, int]] | None = None
     staged: int | None = None
     others: int | None = None
     root: str | None = None

@@ -184,6 +184,11 @@ class Database:
         """Return the first row of the result of `query` with `values`, None without one."""
         return next(iter(self.rows(query, *values)), None)
 
+    @property
+    def changes(self) -> int:
+        """A number that rises with each change."""
+        return self._db.total_changes
+
     def size(self) -> int:
         """Return how many bytes of the file are in use."""
         query = "select (page_count - freelist_count) * page_size"

@@ -32,7 +32,6 @@ from qwen_companion.journal.cli_rewinds import CliRewinds
 from qwen_companion.journal.disk_watch import DiskWatch
 from qwen_companion.journal.hook_reports import LATE, HookReports
 from qwen_companion.journal.model_news import Excluded, ModelNews
-from qwen_companion.journal.record_directory import forget_unused
 from qwen_companion.journal.root import Call, Root, SilentCli, key_of, now_ms, row_of
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Site
@@ -55,7 +54,7 @@ class Journal:
         environ: Mapping[str, str],
         tell: Callable[[Sequence[TurnChange], Sequence[str], bool], None],
         warn: Callable[[str], None],
-        tell_refused: Callable[[Mapping[str, str]], None],
+        tell_problems: Callable[[Mapping[str, str], Mapping[str, int]], None],
         site_of: Callable[[str], Site | None],
         excluded: Excluded = lambda _peer, _paths: (),
         waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
@@ -63,7 +62,7 @@ class Journal:
     ) -> None:
         """`tell` and the others are those of `Telling`, `Roots`, `ModelNews`, `HookReports` and `CliRewinds`."""
         self._agents = Agents()
-        self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_refused, site_of)
+        self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_problems, site_of)
         self._attribution = Attribution(self.roots, self._agents)
         self.turns = Turns(self.roots, self._agents, self._attribution)
         self._news = ModelNews(self.roots, excluded)
@@ -298,12 +297,14 @@ class Journal:
             if (number := root.record.names.number(turn)) is not None:
                 root.do(root.mark, number, path, hunks, seen)
 
-    async def forget(self, name: str | None) -> None:
-        """Remove what is recorded of the root `name`, or of all roots.
+    async def prune(self, name: str, turns: Sequence[str]) -> list[tuple[str, int]]:
+        """Forget those of `turns` of the root `name` that have ended; return the sizes of the others, see `Store`.
 
         :raises RecordError: when that fails
         """
-        for root in [root for key, root in self.roots.by_name.items() if name in (None, key)]:
-            await root.done(root.forget)
-        if name is None:
-            await in_thread(forget_unused, self.roots.environ)
+        names = self.roots.record_of(name).names
+        numbers = [number for turn in turns if (number := names.number(turn)) is not None]
+        sizes = await self.roots.by_name[name].done(self.roots.by_name[name].prune, numbers)
+        if sizes is None:
+            raise RecordError(f"The turns of {name} could not be forgotten")
+        return [(names.identifier(number), size) for number, size in sizes]

@@ -126,13 +126,6 @@ class Record:
             self.store.database.close()
             self._directory.close()
 
-    def forget(self) -> None:
-        """Remove all that is recorded, and begin anew with the next turn."""
-        with self._lock:
-            self.store.database.close()
-            self._directory.clear()
-            self._begin_with(self._directory.open_store())
-
     def replace_damaged(self, damage: str) -> None:
         """Begin anew, with the store's file put aside for its `damage`; `news` says so.
 

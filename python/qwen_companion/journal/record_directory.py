@@ -79,15 +79,6 @@ class RecordDirectory:
         """Let another Emacs use the directory."""
         os.close(self._descriptor)
 
-    def clear(self) -> None:
-        """Remove all that is recorded."""
-        for name in os.listdir(self.path):
-            path = os.path.join(self.path, name)
-            if name != "lock":
-                with suppress(OSError):
-                    os.unlink(path)
-                shutil.rmtree(path, ignore_errors=True)
-
     def open_store(self) -> Store:
         """Open the store; put one that is damaged aside and begin anew.
 
@@ -158,27 +149,3 @@ def _make_private(directory: str) -> None:
     if not os.path.isdir(directory):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
     os.chmod(directory, 0o700)
-
-
-def forget_unused(environ: Mapping[str, str]) -> None:
-    """Remove what is recorded of roots that no Emacs has open."""
-    above = state_directory(environ)
-    with suppress(FileNotFoundError):
-        for name in os.listdir(above):
-            # A file that is none of ours may lie in any of these.
-            with suppress(NotADirectoryError):
-                for slot in os.listdir(os.path.join(above, name)):
-                    with suppress(NotADirectoryError):
-                        _forget_slot(os.path.join(above, name, slot))
-            with suppress(OSError):
-                os.rmdir(os.path.join(above, name))
-
-
-def _forget_slot(directory: str) -> None:
-    """Remove the record in `directory`, unless an Emacs has it open.
-
-    :raises NotADirectoryError: when that fails
-    """
-    with open(os.path.join(directory, "lock"), "ab") as lock, suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(directory, ignore_errors=True)

@@ -23,7 +23,7 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.sites import Watch
-from qwen_companion.journal.store import CHAT, HOOKS, MAX_BYTES, TurnRow
+from qwen_companion.journal.store import CHAT, HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
@@ -231,11 +231,14 @@ class Root:
         self.record.answers.mark(number, path, hunks, seen)
         self.changed.add(number)
 
-    def forget(self) -> None:
-        """Remove all that is recorded."""
-        self.record.forget()
-        self.running.clear()
-        self.changed.update(self.told)
+    def prune(self, numbers: Sequence[int]) -> list[tuple[int, int]]:
+        """Forget those turns of `numbers` that have ended; return the sizes of the others, see `Store`."""
+        sizes = self.record.store.sizes()
+        gone = [number for number, _ in sizes if number in numbers]
+        if gone:
+            self.record.store.drop(gone)
+            self.changed.update(gone)
+        return [(number, size) for number, size in sizes if number not in gone]
 
     def undo(self, undone: int, label: str, paths: Sequence[bytes], bring_back: bool) -> None:
         """Record that the user has undone a part of the turn `undone` in `paths`, or brought it back."""
@@ -303,14 +306,8 @@ class Root:
             self.write_notes()
 
     def forget_old(self) -> None:
-        """Forget the oldest turns, and tell the user of those that need too much room."""
+        """Forget turns that ended too long ago."""
         self.changed.update(self.record.store.forget_old(now_ms()))
-        gone = self.record.store.shrink()
-        self.changed.update(gone)
-        if gone:
-            which = "the oldest turn is" if len(gone) == 1 else f"the {len(gone)} oldest turns are"
-            limit = f"{MAX_BYTES >> 20} MiB"
-            self._warn(f"Changes in {self.record.root} need more than {limit}: {which} forgotten and cannot be undone")
 
     def begun_anew(self, news: str) -> None:
         """Note that the record has begun anew, and tell the user the `news`."""

@@ -26,6 +26,7 @@ from qwen_companion.journal.record import Record
 from qwen_companion.journal.record_directory import NoRecordError
 from qwen_companion.journal.root import Root
 from qwen_companion.journal.sites import Site, ThisMachine
+from qwen_companion.journal.store import MAX_BYTES
 from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
 from qwen_companion.privacy.options import Options
 from qwen_companion.tasks import contained_call
@@ -47,19 +48,20 @@ class Roots:
         activity: Activity,
         begin: Callable[[Root], Awaitable[None]],
         warn: Callable[[str], None],
-        tell_refused: Callable[[Mapping[str, str]], None],
+        tell_problems: Callable[[Mapping[str, str], Mapping[str, int]], None],
         site_of: Callable[[str], Site | None],
     ) -> None:
         """Call `begin` with each root that is opened, before its jobs are done; `warn` tells the user something.
 
-        `tell_refused` gets all roots that cannot be recorded just now, with the reason; each reason is warned of once.
+        `tell_problems` gets all roots that cannot be recorded just now, with the reason, of which each is warned once,
+        and those whose turns need too many bytes, with these.
         `site_of` returns where a root at another place lies, None for one of this machine.
         """
         self.environ = environ
         self._activity = activity
         self._begin = begin
         self.warn = warn
-        self._tell_refused = tell_refused
+        self._tell_problems = tell_problems
         self._site_of = site_of
         self.settings = Settings()
         self._hidden: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Roots:
         self._trees: set[str] = set()
         """Those of the roots that are worktrees below another."""
         self.refused: dict[str, str] = {}
+        self._crowded: dict[str, int] = {}
         self._warned: set[tuple[str, str]] = set()
         self.dirty = anyio.Event()
         """Set when jobs may have changed something that Emacs is told."""
@@ -182,6 +185,7 @@ class Roots:
     def _attempt(self, root: Root, job: Callable[[], object]) -> None:
         try:
             self._do_on_whole_record(root, job)
+            self._note_size(root.record)
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
             self.refuse(root.record.root, reason_of(error))
@@ -198,13 +202,24 @@ class Roots:
             root.begun_anew(root.record.news or "")
             job()
 
+    def _note_size(self, record: Record) -> None:
+        """Tell the user when the turns of `record` begin to need too much room, or no longer do."""
+        excess = record.store.excess()
+        if excess != self._crowded.get(record.root):
+            if excess is not None and record.root not in self._crowded:
+                which = f"The turns of {record.root} need {excess >> 20} MiB, more than {MAX_BYTES >> 20}"
+                self.warn(f"{which}; M-x qwen-companion-journal-prune forgets the oldest")
+            others = {name: size for name, size in self._crowded.items() if name != record.root}
+            self._crowded = others if excess is None else {**others, record.root: excess}
+            self._tell_problems(self.refused, self._crowded)
+
     def refuse(self, name: str, reason: str | None) -> None:
         """Tell the user why nothing is recorded of the root `name`, or with None that it is recorded again."""
         if self.refused.get(name) == reason:
             return
         refused = {key: its for key, its in self.refused.items() if key != name}
         self.refused = refused if reason is None else {**refused, name: reason}
-        self._tell_refused(self.refused)
+        self._tell_problems(self.refused, self._crowded)
         if reason is not None and (name, reason) not in self._warned:
             self._warned.add((name, reason))
             self.warn(f"Changes in {name} are not recorded: {reason}")

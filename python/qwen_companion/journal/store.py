@@ -20,7 +20,7 @@ from qwen_companion.journal.database import Database
 from qwen_companion.journal.versions import Version
 
 MAX_BYTES = 512 * 1024 * 1024
-"""When the texts that only turns need are larger, the oldest turns are forgotten."""
+"""When the texts that only turns need are larger, the user is told: they may be the only copies that are left."""
 
 MAX_AGE_MS = 14 * 24 * 3600 * 1000
 """How long a turn is kept: git keeps unreferenced objects as long."""
@@ -42,6 +42,21 @@ MERGE = "merge"
 
 REWIND = "rewind"
 """The source of a turn that holds what a CLI's own rewind took of the user's edits, and the tool of its writes."""
+
+# Without git the baseline is kept here too, and to forget turns makes that no smaller.
+_OF_TURNS = (
+    "from blobs"
+    " where digest not in (select digest from current where digest is not null union select digest from views)"
+)
+
+_SIZES = " ".join((
+    "with needed as (select digest, length(data) as size", _OF_TURNS, "), of_turns as (",
+    "select turn, before as digest from writes where turn is not null",
+    "union select turn, after from writes where turn is not null),",
+    "last as (select digest, max(turn) as turn from of_turns group by digest)",
+    "select turns.id, coalesce(sum(size), 0) from turns left join last on last.turn = turns.id",
+    "left join needed using(digest) where turns.end is not null group by turns.id order by turns.id",
+))  # fmt: skip
 
 _SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, notes, pid, started from turns"
 SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
@@ -96,6 +111,8 @@ class Store:
         """Open the file `path` in a private directory, or make it."""
         self.database = Database(path)
         self.contents = Contents(self.database)
+        self._measured = -1, 0
+        """The changes of the file when the texts of turns were measured last, and their bytes then."""
 
     # --- Turns and writes ---
 
@@ -328,16 +345,21 @@ class Store:
             self.drop(gone)
         return gone
 
-    def shrink(self) -> list[int]:
-        """Forget the oldest of the ended turns while they need too many bytes; return their numbers."""
-        gone: list[int] = []
-        ended = [turn.id for turn in self.turns() if turn.end is not None]
-        for turn in ended:
-            if self.database.size() <= MAX_BYTES or self._size_of_turns() <= MAX_BYTES:
-                break
-            self.drop([turn])
-            gone.append(turn)
-        return gone
+    def excess(self) -> int | None:
+        """Return how many bytes only turns need, if that is too much; None otherwise."""
+        if self.database.size() <= MAX_BYTES:
+            return None
+        changes = self.database.changes
+        if changes != self._measured[0]:
+            self._measured = changes, self.database.rows(f"select coalesce(sum(length(data)), 0) {_OF_TURNS}")[0][0]
+        return self._measured[1] if self._measured[1] > MAX_BYTES else None
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the numbers of the turns that have ended, the oldest first.
+
+        Each has the bytes that go when it is forgotten with all before it.
+        """
+        return self.database.rows(_SIZES)
 
     def forget_files(self, paths: Iterable[bytes], note: str) -> None:
         """Forget all that is recorded of the files `paths`, and add `note` to the turns in which they were written."""
@@ -370,14 +392,6 @@ class Store:
             db.execute("delete from removed where path not in (select path from writes)")
             self.contents.forget_unused()
         self.database.give_back()
-
-    def _size_of_turns(self) -> int:
-        # Without git the baseline is kept here too, and to forget turns makes that no smaller.
-        query = (
-            "select coalesce(sum(length(data)), 0) from blobs"
-            " where digest not in (select digest from current where digest is not null union select digest from views)"
-        )
-        return self.database.rows(query)[0][0]
 
 
 def _turn(row: tuple[Any, ...]) -> TurnRow:

@@ -20,7 +20,7 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[sqlite3.Connection] = []
 
     class Connection(sqlite3.Connection):
-        def __init__(self, path: str, check_same_thread: bool = True, isolation_level: None = None) -> None:
+        def __init__(self, path: str, check_same_thread: bool = False, isolation_level: None = None) -> None:
             super().__init__(path, check_same_thread=check_same_thread, isolation_level=isolation_level)
             # Others are closed by their thread.
             if not check_same_thread:

@@ -14,7 +14,7 @@ import pytest
 from journal_project import Project, text
 from journal_site import ON, Agent, site
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin, Usage
-from qwen_companion.emacs.messages import JournalForget, JournalOrigins, JournalPrompts, JournalWrote
+from qwen_companion.emacs.messages import JournalOrigins, JournalPrompts, JournalPrune, JournalWrote
 from qwen_companion.journal.commit_notes import REF, CommitNotes
 from qwen_companion.plan_files import plan_path, save_plan
 
@@ -222,8 +222,10 @@ async def test_who_wrote_lines_is_answered_from_notes_where_the_journal_knows_no
         prompts = await place.ask(lambda number: JournalPrompts(number, (turn.id, "unknown-1")))
         plan = plan_path(project.environ, str(project.root), "s", turn.start + 1)
         assert [(each.turn, each.plan) for each in prompts.turns or ()] == [(turn.id, plan)]
-        # All that is recorded is forgotten once the note is written.
-        await place.ask(lambda number: JournalForget(number, None))
+        # The turn is forgotten once the note is written.
+        await agents.report("Stop")
+        await place.until_ended(turn.id)
+        await place.ask(lambda number: JournalPrune(number, str(project.root), (turn.id,)))
         reply = await place.ask(lambda number: JournalOrigins(number, path))
         (origin,) = list(reply.origins or ())
         assert (origin.turn or "").startswith("note-")

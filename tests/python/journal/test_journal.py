@@ -40,8 +40,8 @@ from qwen_companion.emacs.messages import (
     ChangeScope,
     JournalBusy,
     JournalFiles,
-    JournalForget,
     JournalMerge,
+    JournalPrune,
     JournalReply,
     JournalSeen,
     JournalSpans,
@@ -51,6 +51,7 @@ from qwen_companion.emacs.messages import (
     JournalWrote,
     Notice,
     TurnChanges,
+    Unrecorded,
     WantedFile,
 )
 from qwen_companion.journal import roots
@@ -749,7 +750,9 @@ async def test_requests_about_a_turn(project: Project) -> None:
             reply = await place.ask(lambda n, wrong=wrong: JournalTexts(n, wrong, (WantedFile(path),)))
             assert reply.error
         assert (await place.ask(lambda n: JournalSpans(n, "/elsewhere"))).spans == ()
-        assert (await place.ask(lambda n: JournalForget(n, None))).error is None
+        await agent.report("Stop")
+        await place.until_ended(turn.id)
+        assert (await place.ask(lambda n: JournalPrune(n, root, (turn.id,)))).sizes == []
         await place.until()
 
 
@@ -1397,21 +1400,32 @@ async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.Mon
         assert notice.text == f"Changes in {project.root} are not recorded: it has 3 files, and 2 are the limit"
 
 
-async def test_forgotten_turns_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "abc":
-        project.write(name, os.urandom(100_000))
+async def test_turns_that_need_much_room_are_kept_until_the_user_prunes_them(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {name: os.urandom(100_000) for name in "abc"}
+    for name, data in texts.items():
+        project.write(name, data)
     monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
+    root = str(project.root)
     async with at_work(project) as (place, agent):
         for name in "abc":
             await agent.prompt("Fix it")
             await agent.edit(name, b"agent\n")
-        await place.until(*[{name: "modified"} for name in "abc"])
-        assert not place.told_of(Notice)
-        await agent.report("Stop")
-        await place.until({"b": "modified"}, {"c": "modified"})
+        # At once, and not when the turn has ended.
         notice = await place.until_told(Notice)
-        said = "need more than 512 MiB: the oldest turn is forgotten and cannot be undone"
-        assert notice.text == f"Changes in {project.root} {said}"
+        said = f"The turns of {root} need 0 MiB, more than 512; M-x qwen-companion-journal-prune forgets the oldest"
+        assert notice.text == said
+        first, second, third = await place.until(*[{name: "modified"} for name in "abc"])
+        assert place.told_of(Unrecorded)[-1].crowded == {root: 300_000}
+        assert (await place.ask(lambda number: JournalPrune(number, "/elsewhere", ()))).error
+        reply = await place.ask(lambda number: JournalPrune(number, root, ()))
+        assert reply.sizes == [(first.id, 100_000), (second.id, 100_000)]
+        reply = await place.ask(lambda number: JournalPrune(number, root, (first.id, third.id)))
+        assert reply.sizes == [(second.id, 100_000)]
+        # Never the turn that goes on.
+        await place.until({"b": "modified"}, {"c": "modified"})
+        assert place.told_of(Unrecorded)[-1].crowded == {}
 
 
 # --- Several agents ---
@@ -1638,8 +1652,7 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
         assert turn.root == str(tree)
         (texts,) = await place.texts(ChangeScope(turn.root, "turn", turn.id, None), str(tree / "a.txt"))
         assert [side and side.data for side in (texts.before, texts.after)] == [BEFORE, AFTER]
-        # It goes with what is recorded of the project.
-        await place.ask(lambda number: JournalForget(number, str(tree)))
+        await place.ask(lambda number: JournalPrune(number, str(tree), (turn.id,)))
         await place.until()
 
 

@@ -23,7 +23,7 @@ from journal_project import Project
 from journal_site import ON, Agent, Site, an_hour_ahead, site
 from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
-from qwen_companion.emacs.messages import JournalBusy, JournalForget
+from qwen_companion.emacs.messages import JournalBusy
 from qwen_companion.journal import model_news, views
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.root import Root
@@ -373,14 +373,12 @@ async def test_a_prompt_that_is_answered_too_late_is_told_again(project: Project
 async def test_what_is_kept_for_views_is_bounded(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MAX_BYTES", 20_000)
     project.commit(**{f"f{number}": os.urandom(500).hex().encode() for number in range(60)})
-    async with reader_of(project, *(f"f{number}" for number in range(60))) as (place, agent):
+    async with reader_of(project, *(f"f{number}" for number in range(60))) as (_, agent):
         for number in range(60):
             project.write(f"f{number}", b"changed\n")
         text = await agent.asked()
         assert 0 < text.count("changed") < 60
         assert "f59" in text
-        await place.ask(lambda number: JournalForget(number, None))
-        assert await agent.asked() == ""
 
 
 async def test_files_in_a_worktree_are_told_of(project: Project) -> None:

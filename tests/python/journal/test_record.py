@@ -29,7 +29,7 @@ from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.git import Git, GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
-from qwen_companion.journal.record_directory import NoRecordError, forget_unused
+from qwen_companion.journal.record_directory import NoRecordError
 from qwen_companion.journal.repository import Objects, find_repository
 from qwen_companion.journal.rules import OWN, RecordRules
 from qwen_companion.journal.store import MAX_AGE_MS, Store, TurnRow, Write
@@ -943,14 +943,14 @@ def test_scopes_and_marks(project: Project) -> None:
     assert project.files(second)["c"].seen
 
 
-def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
+def test_turns_are_forgotten_when_they_are_old_or_on_request(project: Project) -> None:
     project.commit(a=b"a\n")
     turn = project.turn({"a": b"agent\n" * 1000}, end=2000)
     later = project.turn({"a": b"later\n"}, start=MAX_AGE_MS, end=MAX_AGE_MS)
     assert project.record.store.forget_old(MAX_AGE_MS + 2000) == [turn]
     assert project.record.answers.turns() == [later]
     assert project.before("a", later) == b"agent\n" * 1000
-    project.record.forget()
+    project.record.store.drop([later])
     assert project.record.answers.turns() == []
     state = [path for path in (project.home / "state").rglob("*") if path.is_file()]
     assert not any(b"agent\n" in path.read_bytes() for path in state)
@@ -959,29 +959,31 @@ def test_old_turns_are_forgotten_and_all_on_request(project: Project) -> None:
     assert project.before("a", turn) == b"later\n"
 
 
-def test_the_oldest_turns_are_forgotten_when_all_need_too_much(
-    any_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_that_need_too_much_are_kept_and_measured(any_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project = any_project
-    # What is there from the baseline is no reason to forget turns.
+    store = project.record.store
+    # What is there from the baseline is not the turns'.
     project.write("data", os.urandom(400_000))
     texts = {name: os.urandom(100_000) for name in "abc"}
     for name, text in texts.items():
         project.write(name, text)
-    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 350_000)
+    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 150_000)
     turns: dict[str, int] = {}
     for name in "abc":
+        assert store.excess() is None
         turns[name] = project.begin()
-        project.edit(turns[name], name, b"agent\n")
+        # What lies on the disk, under whatever name, takes no room.
+        project.edit(turns[name], name, texts["a"] if name == "b" else b"agent\n")
         if name != "c":
             project.end(turns[name])
-    assert project.record.store.shrink() == []
-    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 250_000)
-    assert project.record.store.shrink() == [turns["a"]]
-    assert project.before("b", turns["b"]) == texts["b"]
-    # A turn that goes on is kept, however much it needs.
-    monkeypatch.setattr("qwen_companion.journal.store.MAX_BYTES", 1000)
-    assert project.record.store.shrink() == [turns["b"]]
+    assert store.excess() == 200_000
+    # Now the turn that goes on needs it; that is no matter of choice.
+    project.edit(turns["c"], "b", None)
+    assert store.excess() == 300_000
+    assert store.sizes() == [(turns["a"], 0), (turns["b"], 100_000)]
+    assert {project.before(name, turns[name]) for name in "abc"} == set(texts.values())
+    store.drop([turns["a"], turns["b"]])
+    assert store.excess() == 200_000
     assert project.before("c", turns["c"]) == texts["c"]
 
 
@@ -1189,7 +1191,6 @@ def test_a_stray_file_among_the_journals_harms_nothing(project: Project) -> None
     slot.write_text("")
     project.reopen_after_close()
     project.begin()
-    forget_unused(project.environ)
     assert (state / "stray").exists()
 
 
