@@ -115,10 +115,11 @@ What else happens until then is shown by the same update."
           (run-at-time delay nil #'qwen-companion-timers--update-once (current-buffer)))))
 
 (defun qwen-companion-timers--update-once (buffer)
-  "Update BUFFER if it is alive, for the timer of an update soon."
+  "Update BUFFER if it is alive and in a window, for the timer of an update soon."
   (qwen-companion-buffers-when-live buffer
     (setq qwen-companion-timers--soon nil)
-    (funcall qwen-companion-timers--function)))
+    (when (qwen-companion-timers-visible-window)
+      (funcall qwen-companion-timers--function))))
 
 (defun qwen-companion-timers-revert-visible ()
   "Revert the current buffer in its window, where point stays on its line."

@@ -31,11 +31,18 @@
 (require 'qwen-companion-registry)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
+(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
+
+(defconst qwen-companion-session-list--most 300
+  "Most rows of the list; Emacs takes 0.1 s to draw them.")
+
+(defconst qwen-companion-session-list--delay 0.1
+  "Seconds in which news are collected before a list that is visible is updated.")
 
 (defconst qwen-companion-session-list--period 5
   "Seconds between two updates of the times in a list that is visible.")
@@ -220,24 +227,37 @@ For a registered CLI that does nothing for us, return when it has started."
             (count (format "%d proposals wait" count)))))
 
 (defun qwen-companion-session-list-refresh (&rest _)
-  "Update the list if it is visible; point stays on its CLI."
+  "Update the list soon if it is visible; point stays on its CLI."
   (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
     (with-current-buffer buffer
-      (qwen-companion-timers-update-visible))))
+      (qwen-companion-timers-update-soon qwen-companion-session-list--delay))))
 
 (defun qwen-companion-session-list--revert (by-user &rest _)
   "Draw the list anew; BY-USER is non-nil when the user asks for that."
   (qwen-companion-registry-look (not by-user))
-  (setq tabulated-list-entries
-        (or (mapcar #'qwen-companion-session-list--entry
-                    (qwen-companion-session-list--waiting-first
-                     (qwen-companion-registry-sessions)))
-            (list (list nil
-                        (vector (if (eq 'ready (qwen-companion-state))
-                                    "No CLI is connected"
-                                  "The companion is not running")
-                                "" "" "" "" "" "" "")))))
-  (tabulated-list-revert))
+  (qwen-companion-spool-without-collecting
+    (qwen-companion-session-list--draw)))
+
+(defun qwen-companion-session-list--draw ()
+  "Draw each row of the list, as many as there may be."
+  (let* ((sessions (qwen-companion-session-list--waiting-first
+                    (qwen-companion-registry-sessions)))
+         (more (- (length sessions) qwen-companion-session-list--most)))
+    (setq tabulated-list-entries
+          (append (mapcar #'qwen-companion-session-list--entry
+                          (seq-take sessions qwen-companion-session-list--most))
+                  (and (> more 0)
+                       (qwen-companion-session-list--note (format "%d more" more)))
+                  (unless sessions
+                    (qwen-companion-session-list--note
+                     (if (eq 'ready (qwen-companion-state))
+                         "No CLI is connected"
+                       "The companion is not running")))))
+    (tabulated-list-revert)))
+
+(defun qwen-companion-session-list--note (text)
+  "Return a list of an entry with TEXT that stands for no CLI."
+  (list (list nil (vector text "" "" "" "" "" "" ""))))
 
 (defun qwen-companion-session-list-close ()
   "Kill the buffer of the list if there is one."

@@ -27,6 +27,9 @@
 (defvar qwen-companion-registry--clis nil
   "The registered CLIs, in the order of their starts.")
 
+(defvar qwen-companion-registry--by-key (make-hash-table :test #'equal)
+  "The registered CLIs by their ids, and the first of each process by its number.")
+
 (defvar qwen-companion-registry--controller 'none
   "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
 
@@ -40,31 +43,39 @@
 
 (defun qwen-companion-registry-on-registered (payload)
   "Handle the `registered' message PAYLOAD: CLIs have come, gone or changed."
-  (let ((ids (append (mapcar #'qwen-companion-registered-id
-                             (qwen-companion-registered-clis-clis payload))
-                     (qwen-companion-registered-clis-gone payload))))
-    (setq qwen-companion-registry--clis
-          (sort (append (seq-remove (lambda (cli)
-                                      (member (qwen-companion-registered-id cli) ids))
-                                    qwen-companion-registry--clis)
-                        (qwen-companion-registered-clis-clis payload))
-                (lambda (a b)
-                  (< (qwen-companion-registered-start a) (qwen-companion-registered-start b))))
-        qwen-companion-registry--controller
+  (dolist (id (append (mapcar #'qwen-companion-registered-id
+                              (qwen-companion-registered-clis-clis payload))
+                      (qwen-companion-registered-clis-gone payload)))
+    (remhash id qwen-companion-registry--by-key))
+  (qwen-companion-registry--set
+   (sort (append (seq-filter (lambda (cli)
+                               (qwen-companion-registry-cli (qwen-companion-registered-id cli)))
+                             qwen-companion-registry--clis)
+                 (qwen-companion-registered-clis-clis payload))
+         (lambda (a b)
+           (< (qwen-companion-registered-start a) (qwen-companion-registered-start b)))))
+  (setq qwen-companion-registry--controller
         (qwen-companion-registered-clis-controller payload)
-        qwen-companion-registry--told (qwen-companion-registered-clis-told payload)))
+        qwen-companion-registry--told (qwen-companion-registered-clis-told payload))
   (run-hooks 'qwen-companion-registry-changed-hook)
   nil)
 
+(defun qwen-companion-registry--set (clis)
+  "Replace the registered CLIs by CLIS, which are sorted by time of start."
+  (setq qwen-companion-registry--clis clis)
+  (clrhash qwen-companion-registry--by-key)
+  (dolist (cli (reverse clis))
+    (puthash (qwen-companion-registered-id cli) cli qwen-companion-registry--by-key)
+    (puthash (qwen-companion-registered-pid cli) cli qwen-companion-registry--by-key)))
+
 (defun qwen-companion-registry-forget ()
   "Forget the registered CLIs; the next Python process reports them again."
-  (setq qwen-companion-registry--clis nil)
+  (qwen-companion-registry--set nil)
   (run-hooks 'qwen-companion-registry-changed-hook))
 
 (defun qwen-companion-registry-cli (id)
   "Return the registered CLI ID, or nil."
-  (cl-find id qwen-companion-registry--clis
-           :key #'qwen-companion-registered-id :test #'equal))
+  (gethash id qwen-companion-registry--by-key))
 
 (defun qwen-companion-registry-find (id)
   "Return the session or the registered CLI ID, or nil."
@@ -75,7 +86,7 @@
 A registered CLI as SESSION is returned as it is now."
   (or (qwen-companion-registry-cli (qwen-companion-session-id session))
       (when-let* ((pid (qwen-companion-session-pid session)))
-        (cl-find pid qwen-companion-registry--clis :key #'qwen-companion-registered-pid))))
+        (gethash pid qwen-companion-registry--by-key))))
 
 (defun qwen-companion-registry-sessions ()
   "Return the sessions, and after them the registered CLIs that are none."

@@ -28,6 +28,7 @@ CONTROLLER is what it tells of the token."
   `(qwen-companion-test-with-backend
      (qwen-companion-test-with-files nil
        (let ((qwen-companion-registry--clis nil)
+             (qwen-companion-registry--by-key (make-hash-table :test #'equal))
              (qwen-companion-registry--controller 'none)
              (qwen-companion-registry--sent nil)
              (qwen-companion-prompts-history nil)

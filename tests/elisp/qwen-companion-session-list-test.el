@@ -43,8 +43,9 @@
   (append keys (list :id id :client "Qwen Code" :version "0.24.4")))
 
 (defun qwen-companion-session-list-test--rows ()
-  "Return the rows of the list, without the columns' widths."
+  "Return the rows of the list as they are soon, without the columns' widths."
   (with-current-buffer "*qwen-companion sessions*"
+    (qwen-companion-timers-update-visible)
     (mapcar (lambda (line) (replace-regexp-in-string "  +" "|" (string-trim line)))
             (split-string (buffer-string) "\n" t))))
 
@@ -116,7 +117,8 @@
 (ert-deftest qwen-companion-session-list-test-shows-clis-that-are-not-connected ()
   "They come as the Python process tells of them, and go; one that is connected has one row."
   (let* ((now (truncate (* 1000 (float-time))))
-         (qwen-companion-registry--clis nil))
+         (qwen-companion-registry--clis nil)
+         (qwen-companion-registry--by-key (make-hash-table :test #'equal)))
     (qwen-companion-session-list-test--with
         (list (qwen-companion-session-list-test--session
                "a" :directory "/home/me/site" :pid 12 :state (list :activity 'idle :since now)))
@@ -179,6 +181,29 @@
           (qwen-companion-journal-disable))
         (qwen-companion-registry-forget)
         (should-not (rows))))))
+
+(ert-deftest qwen-companion-session-list-test-many-clis-are-no-burden ()
+  "Looking for each among all took Emacs minutes.  The first rows are drawn, those that wait too."
+  (let ((qwen-companion-registry--clis nil)
+        (qwen-companion-registry--by-key (make-hash-table :test #'equal)))
+    (qwen-companion-session-list-test--with nil
+      (let ((clis (mapcar (lambda (number)
+                            (qwen-companion-session-list-test--registered
+                             (format "12-%08x" number) :pid 12 :start number))
+                          (number-sequence 1 2000)))
+            (drawn 0))
+        (setcar (last clis) (append '(:state (:activity asking :since 1)) (car (last clis))))
+        (cl-letf* ((draw (symbol-function 'qwen-companion-session-list--draw))
+                   ((symbol-function 'qwen-companion-session-list--draw)
+                    (lambda () (cl-incf drawn) (funcall draw))))
+          (dolist (some (seq-partition clis 20))
+            (qwen-companion-registry-on-registered (list :clis some :controller 'none)))
+          (should (= 0 drawn))
+          (let ((rows (qwen-companion-session-list-test--rows)))
+            (should (= 1 drawn))
+            (should (= 301 (length rows)))
+            (should (string-match-p "asking" (car rows)))
+            (should (equal "1700 more" (car (last rows))))))))))
 
 (ert-deftest qwen-companion-session-list-test-nothing-is-restored ()
   "Neither desktop, bookmark nor `save-place' keeps a list, a prompt or a review."
@@ -262,18 +287,19 @@
     (forward-line)
     (should (equal "b" (tabulated-list-get-id)))
     (qwen-companion-test-set-sessions (cdr (qwen-companion-backend-sessions)))
-    (qwen-companion-session-list-refresh)
+    (qwen-companion-timers-update-visible)
     (should (equal "b" (tabulated-list-get-id)))
     (should (= 1 (length (qwen-companion-test-sent 'registry-look))))
     (call-interactively (key-binding "g"))
     (should (= 2 (length (qwen-companion-test-sent 'registry-look))))
     (should (equal "b" (tabulated-list-get-id)))
     (qwen-companion-test-set-sessions nil)
-    (qwen-companion-session-list-refresh)
+    (qwen-companion-timers-update-visible)
     (should (equal '("No CLI is connected") (qwen-companion-session-list-test--rows)))
     (should-error (call-interactively #'qwen-companion-session-list-visit) :type 'user-error)
     (bury-buffer)
-    (qwen-companion-session-list-refresh)
+    (with-current-buffer "*qwen-companion sessions*"
+      (qwen-companion-timers-update-visible))
     (should-not (qwen-companion-test-ticking))))
 
 (ert-deftest qwen-companion-session-list-test-reviews ()
@@ -324,7 +350,8 @@
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
 (ert-deftest qwen-companion-session-list-test-next-waiting-finds-a-cli-outside ()
-  (let ((qwen-companion-registry--clis nil))
+  (let ((qwen-companion-registry--clis nil)
+        (qwen-companion-registry--by-key (make-hash-table :test #'equal)))
     (qwen-companion-session-list-test--with nil
       (qwen-companion-registry-on-registered
        (list :clis (list (qwen-companion-session-list-test--registered "12" :pid 12)
@@ -354,7 +381,7 @@
             (should-error (call-interactively #'qwen-companion-session-list-end) :type 'user-error)
             (should (process-live-p process)))
           (qwen-companion-test-set-sessions (list (qwen-companion-session-list-test--session "a" :pid (process-id process))))
-          (qwen-companion-session-list-refresh)
+          (qwen-companion-timers-update-visible)
           (goto-char (point-min))
           (qwen-companion-test-answering t
             (call-interactively #'qwen-companion-session-list-end)

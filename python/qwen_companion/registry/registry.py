@@ -25,6 +25,9 @@ from qwen_companion.registry.records import (
 )
 from qwen_companion.threads import in_thread
 
+MOST = 2000
+"""How many CLIs are told at most, the newest."""
+
 CONNECTS_S = 3.0
 """How long after its start a CLI has surely connected to its editor, in seconds."""
 
@@ -112,12 +115,12 @@ class Registry:
     def _look(self) -> tuple[dict[str, Record], dict[str, str | None], set[str], str]:
         """Return the records of running CLIs, their editors, which records there are besides, and of the token."""
         names = names_in(self._directory)
-        records = {
-            record.cli.id: record for name in names if (record := read_record(self._directory, name)) is not None
-        }
+        found = [record for name in names if (record := read_record(self._directory, name)) is not None]
+        left = {name.removesuffix(".json") for name in names} - {record.cli.id for record in found}
+        records = {record.cli.id: record for record in sorted(found, key=lambda each: each.cli.start)[-MOST:]}
         others = other_editors(self._environ, self._own_port)
-        editors = {each: editor_of(record.cli.pid, others) for each, record in records.items()}
-        left = {name.removesuffix(".json") for name in names} - records.keys()
+        by_process = {pid: editor_of(pid, others) for pid in {record.cli.pid for record in records.values()}}
+        editors = {each: by_process[record.cli.pid] for each, record in records.items()}
         return records, editors, left, read_grant(self._environ)[0]
 
     async def _attend(self, pid: int, started: str, scope: anyio.CancelScope) -> None:

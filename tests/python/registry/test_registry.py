@@ -250,6 +250,26 @@ async def test_a_record_that_is_written_anew_is_told_once(tmp_path: Path) -> Non
         tasks.cancel_scope.cancel()
 
 
+async def test_of_more_records_than_anybody_looks_at_the_newest_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.registry.registry.MOST", 3)
+    watched = Watched()
+    values = values_of(os.getpid(), tmp_path)
+    names = [f"{os.getpid()}-0000000{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        write(tmp_path, {**values, "startedAt": values["startedAt"] + number}, f"{name}.json")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Registry({"QWEN_HOME": str(tmp_path)}, 1, watched.changed).run)
+        await watched.until(lambda: bool(watched.clis))
+        assert sorted(watched.clis) == names[2:]
+        write(tmp_path, {**values, "startedAt": values["startedAt"] + 9}, f"{os.getpid()}-00000009.json")
+        await watched.until(lambda: f"{os.getpid()}-00000009" in watched.clis)
+        # The oldest is told no longer, and has not ended.
+        assert sorted(watched.clis) == [*names[3:], f"{os.getpid()}-00000009"]
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells by a descriptor that a process has ended")
 async def test_a_process_takes_one_descriptor_however_many_records_it_has(tmp_path: Path) -> None:
     """And none once its records are gone."""
