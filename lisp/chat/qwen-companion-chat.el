@@ -454,11 +454,18 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
                         ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
                         ('lost (concat "Lost with the queue" (and back ", and in the input again")
                                        (and text (concat ": " text))))
-                        ('failed (if text (format "Failed: %s" text) "Failed"))
+                        ('failed (concat "Failed" (and text (concat ": " text)) "\n"
+                                         (qwen-companion-chat--kept-hint)))
                         (_ (format "Ended: %s" text)))))
       (qwen-companion-chat-blocks-add
        change (list 'end (qwen-companion-daemon-change-turn change))
        (propertize said 'face 'warning)))))
+
+(defun qwen-companion-chat--kept-hint ()
+  "Return the hint that the prompt of a failed turn stays in the conversation."
+  (substitute-command-keys
+   "The agent still has this prompt, and may carry it out with the next one; \
+\\<qwen-companion-chat-mode-map>\\[qwen-companion-rewind] goes back to before it"))
 
 (defun qwen-companion-chat--show-note (change note text)
   "Show NOTE, a symbol, with TEXT at the place of CHANGE."

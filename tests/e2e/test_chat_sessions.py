@@ -18,6 +18,8 @@ from stage import READY, Stage
 
 pytestmark = [pytest.mark.reuses_stage("daemon"), pytest.mark.local("the daemon is of this machine")]
 
+KEPT = "The agent still has this prompt, and may carry it out with the next one; C-c C-r goes back to before it"
+
 NEW: Final = "*qwen chat*"
 """The buffer of a chat in which nothing was said."""
 
@@ -234,7 +236,7 @@ def test_agents_and_daemon_die_under_a_chat(stage: Stage, serve: Serve) -> None:
     serve.start()
     wait_until_state(stage, chat, "idle")
     lost = "Lost with the queue, and in the input again: and then four"
-    failed = f"Failed: The daemon has been restarted.\n{lost}\n{SEPARATOR}"
+    failed = f"Failed: The daemon has been restarted.\n{KEPT}\n{lost}\n{SEPARATOR}"
     expected = shown.replace(SEPARATOR, failed).replace("a draft", "and then four\na draft")
     assert stage.emacs.buffer_text(chat) == expected
     assert stage.emacs.eval(in_place) == "t"
@@ -310,7 +312,7 @@ def test_a_chat_outlives_its_daemon_and_the_mode_and_leaves_nothing(stage: Stage
     stage.emacs.command("qwen-companion-chat")
     wait_until_state(stage, chat, "idle")
     assert "kept09." in shown
-    broken = f"Failed: The turn broke off.\n{SEPARATOR}"
+    broken = f"Failed: The turn broke off.\n{KEPT}\n{SEPARATOR}"
     assert stage.emacs.buffer_text(chat) == shown.replace(SEPARATOR, broken)
     # The daemon is killed in the middle of an answer; another is had as that one was.
     stage.screen.keys("C-a", "C-k")

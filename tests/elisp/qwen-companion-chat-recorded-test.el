@@ -452,7 +452,9 @@ in them."
 (ert-deftest qwen-companion-chat-recorded-test-failed ()
   (qwen-companion-chat-recorded-test-played "fail"
     (qwen-companion-chat-recorded-test--shows "please"
-      '(("please fail" user) ("Failed: 401 The model is not to be had." warning)))
+      '(("please fail" user) ("Failed: 401 The model is not to be had." warning)
+        ("The agent still has this prompt, and may carry it out with the next one; C-c C-r goes back to before it"
+         warning)))
     (should (string-prefix-p " idle" (qwen-companion-chat-test-mode-line)))))
 
 (ert-deftest qwen-companion-chat-recorded-test-agent-process-killed ()
@@ -463,7 +465,7 @@ in them."
                      ("touch y: closed, and nobody has answered" shadow))
                    (seq-take (qwen-companion-chat-recorded-test--from "failed") 3)))
     (should (string-prefix-p "Failed: agent channel closed"
-                             (caar (last (qwen-companion-chat-recorded-test--lines)))))
+                             (caar (last (qwen-companion-chat-recorded-test--lines) 2))))
     (should (qwen-companion-test-header-p "Ended; .* loads the session again: The agent of the session has ended"))
     (should-error (qwen-companion-chat-send) :type 'user-error)))
 

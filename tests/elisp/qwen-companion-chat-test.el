@@ -90,7 +90,9 @@
                    ;; How turns end.
                    ("" (:kind end :turn "t1" :outcome done))
                    ("Cancelled\n" (:kind end :turn "t1" :outcome cancelled))
-                   ("Failed: no model\n" (:kind end :turn "t1" :outcome failed :text "no model"))
+                   ("Failed: no model
+The agent still has this prompt, and may carry it out with the next one; C-c C-r goes back to before it
+" (:kind end :turn "t1" :outcome failed :text "no model"))
                    ("Taken out of the queue\n" (:kind end :turn "t1" :outcome removed))
                    ("Taken out of the queue: not this\n"
                     (:kind end :turn "t1" :outcome removed :text "not this"))
