@@ -66,7 +66,11 @@ where the CLI does not tell."
     ;; Of an edit that it asks about in its terminal too, the review tells more.
     (cond ((qwen-companion-session-list--proposals session) 'reviewing)
           ((eq activity 'idle)
-           (if (qwen-companion-cli-state-prompt state) 'done 'ready))
+           ;; Of a prompt that another program has sent, the end alone is reported.
+           (if (or (qwen-companion-cli-state-prompt state)
+                   (qwen-companion-cli-state-tokens state))
+               'done
+             'ready))
           (activity)
           (t 'connected))))
 

@@ -70,14 +70,17 @@
                :state (list :activity 'failed :since (- now 1000) :prompt "Do it"
                             :failure "limit"))
               (qwen-companion-session-list-test--session
-               "f" :directory "/home/me/new" :state '(:activity idle)))
+               "f" :directory "/home/me/new" :state '(:activity idle))
+              (qwen-companion-session-list-test--session
+               "g" :directory "/home/me/peer" :state '(:activity idle :tokens 7)))
       ;; Those that wait come first, the longest first.
       (should (equal '("Qwen Code 0.24.4|api|failed: limit|N s|limit"
                        "Qwen Code 0.24.4|lib|asking|N s|Run make?"
                        "Qwen Code 0.24.4|site|working 1/2|2 min|12.7k outside Emacs|Do\\nit"
                        "Qwen Code 0.24.4|connected|it is old"
                        "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?"
-                       "Qwen Code 0.24.4|new|ready")
+                       "Qwen Code 0.24.4|new|ready"
+                       "Qwen Code 0.24.4|peer|done")
                      (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
                              (qwen-companion-session-list-test--rows))))
       (should (eq 'warning (get-text-property
