@@ -118,10 +118,7 @@ Include the daemon's state and requests once its files are loaded."
           (when (and (> sessions 0) (qwen-companion-context-unsaved-p))
             (propertize "*" 'help-echo
                         "The file you are in has unsaved text: the CLI reads it from disk"))
-          (when-let* ((mode (qwen-companion-layer-unreviewed-mode)))
-            (propertize (concat " no reviews: " mode) 'face 'warning
-                        'help-echo
-                        "A CLI in this approval mode writes files and asks nobody; M-x qwen-companion-sessions shows which"))
+          (qwen-companion-layer-lighter)
           (when-let* ((proposal (cl-find-if-not #'qwen-companion-proposal-file-p
                                                 (qwen-companion-proposals))))
             (propertize (format " %s" (qwen-companion-proposal-kind proposal))
@@ -236,6 +233,7 @@ each part with properties of its own is one."
         (qwen-companion-published-warnings payload))
   ;; Last: once it is ready, terminals have the variables.
   (qwen-companion-backend-on-published payload)
+  (qwen-companion-layer-on-published payload)
   (qwen-companion-terminal-published)
   nil)
 

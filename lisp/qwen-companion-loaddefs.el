@@ -351,9 +351,10 @@ names the file of another one.
 (fn &optional FILE)" t)
 (autoload 'qwen-companion-diff-reject "qwen-companion-review" "Reject a proposal; nothing is written.
 Act on the proposal of the current buffer, else on the only one; FILE
-names the file of another one.
+names the file of another one.  With a prefix argument, read a REASON,
+which the model is told; a CLI in its mode \"default\" takes none.
 
-(fn &optional FILE)" t)
+(fn &optional FILE REASON)" t)
 (autoload 'qwen-companion-diff-empty "qwen-companion-review" "Reject a proposal and empty the buffer that visits its file.
 Use it to accept that a file becomes empty, which a CLI cannot be told.
 Emptying is one change to undo, and saving is up to you.

@@ -27,7 +27,7 @@ its key, nil where there is none."
         keys)))
 
 (qwen-companion-messages-define "qwen-companion-published" Published
-  roots reachable port token environment warnings)
+  roots reachable port token environment warnings guarded)
 (qwen-companion-messages-define "qwen-companion-file-list" FileList
   files)
 (qwen-companion-messages-define "qwen-companion-session-changes" SessionChanges

@@ -30,25 +30,29 @@ The CLI is told so, and asks in its terminal only."
 
 (defcustom qwen-companion-settings-layer t
   "Whether terminals in Emacs get a settings layer for Qwen Code.
-That is a file below your own settings: it makes the CLI ask for edits
-in its mode \"auto\", see `qwen-companion-review-edits', and report what
-it is doing.  None of your files is changed.  CLIs read it when they
-start.  With nil, terminals opened from now on do not get it."
+That is a file below your own settings: it lets the CLI have its edits
+reviewed in its mode \"auto\", see `qwen-companion-review-edits', and
+report what it is doing.  None of your files is changed.  CLIs read it
+when they start.  With nil, terminals opened from now on do not get it."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-review-edits 'all
-  "Which edits are reviewed when a CLI works in its mode \"auto\".
-With `all', each edit of a file in its project; with `open', those of
-files that are open in Emacs, and the others are written unasked.  With
-nil it is as the CLI decides: in \"auto\" it writes without asking.
+  "Which edits are reviewed of a CLI that writes files without asking.
+With `all', each edit in its mode \"auto\"; with `open', there those of
+files that are open in Emacs.  With `all-modes' each edit in \"auto-edit\"
+and \"yolo\" as well: there the CLI runs what it likes, but its edits wait
+for you.  With nil it writes without asking, as without Emacs.
 
 It counts for CLIs in terminals of Emacs, see
-`qwen-companion-settings-layer'.  In \"default\" each edit is reviewed in
-any case, in \"auto-edit\" and \"yolo\" none: the mode line says so."
+`qwen-companion-settings-layer'; one that was started while this was nil
+writes without asking when Emacs cannot answer.  In \"default\" each edit
+is reviewed in any case.  The mode line says of which CLIs edits are not
+reviewed."
   :group 'qwen-companion
-  :type '(choice (const :tag "All edits in the project" all)
-                 (const :tag "Edits of files open in Emacs" open)
+  :type '(choice (const :tag "All edits in the mode auto" all)
+                 (const :tag "Edits of files open in Emacs, in the mode auto" open)
+                 (const :tag "All edits in all modes" all-modes)
                  (const :tag "As the CLI decides" nil)))
 
 (defcustom qwen-companion-journal t

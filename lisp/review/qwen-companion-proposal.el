@@ -559,7 +559,8 @@ If the user has edited its text, rescue that for REASON, a string."
   (qwen-companion-proposal--end proposal 'closed t)
   (qwen-companion-proposal--rescue-or-kill proposal reason)
   (unless (or (qwen-companion-proposal-edited proposal)
-              (qwen-companion-proposal-file-p proposal))
+              (and (qwen-companion-proposal-answer proposal)
+                   (qwen-companion-proposal-file-p proposal)))
     (message "qwen-companion: %s: %s" (qwen-companion-proposal-display-path proposal) reason)))
 
 (defun qwen-companion-proposal--end (proposal state &optional by-cli send)
@@ -586,9 +587,11 @@ from `qwen-companion-proposal-buffer-text'."
   (let ((answer (qwen-companion-proposal-answer proposal))
         ;; Kept here: an acceptance that is not delivered is rescued in another buffer.
         (buffer (qwen-companion-proposal-buffer proposal)))
-    (unless (qwen-companion-proposal-file-p proposal)
+    (when (or (not (qwen-companion-proposal-file-p proposal))
+              (and (qwen-companion-proposal-held proposal) (eq outcome 'rejected)))
       (setf (qwen-companion-proposal-reason proposal)
-            (funcall qwen-companion-proposal-reason-function proposal outcome)))
+            (or (qwen-companion-proposal-reason proposal)
+                (funcall qwen-companion-proposal-reason-function proposal outcome))))
     (when answer
       (funcall answer proposal outcome
                (and text (qwen-companion-proposal--exactly proposal text))))
@@ -1014,14 +1017,16 @@ been rejected in Emacs."
         (and text (qwen-companion-proposal--pack proposal text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
-  "Handle the `proposal-orphan' call: rescue the text of the proposal in PAYLOAD.
-Its session has ended; an acceptance may not have reached the CLI."
+  "Handle the `proposal-orphan' call: the CLI waits no more for that in PAYLOAD.
+Without a reason, its session has ended, and an acceptance may not have
+reached it: the text is rescued."
   (let* ((id (qwen-companion-proposal-orphan-id payload))
-         (reason (qwen-companion-proposal-orphan-reason payload))
          (proposal (qwen-companion-proposal-by-id id))
+         (reason (when-let* ((reason (qwen-companion-proposal-orphan-reason payload)))
+                   (qwen-companion-untrusted-line reason)))
          (undelivered (qwen-companion-proposal--undelivered-by-id id)))
     (cond
-     ((and proposal (not (qwen-companion-proposal-file-p proposal)))
+     ((and proposal (or reason (not (qwen-companion-proposal-file-p proposal))))
       (qwen-companion-proposal-withdraw
        proposal (or reason "the connection is lost; answer in the terminal")))
      (proposal
@@ -1029,7 +1034,7 @@ Its session has ended; an acceptance may not have reached the CLI."
       (qwen-companion-proposal--rescue-orphan proposal reason))
      (undelivered
       (setq proposal (car undelivered))
-      (let ((is-lost (or (qwen-companion-proposal-file-p proposal)
+      (let ((is-lost (or (and (qwen-companion-proposal-file-p proposal) (null reason))
                          (qwen-companion-proposal-edited proposal))))
         (setf (qwen-companion-proposal-edited proposal) nil)
         (if-let* ((text (qwen-companion-proposal--discard-outcome undelivered nil))

@@ -1206,6 +1206,7 @@ command by VERB, a string, when there is none or several."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when (and (zerop (buffer-size))
                (not (qwen-companion-proposal-answer proposal))
+               (not (qwen-companion-proposal-held proposal))
                (not (qwen-companion-proposal-empty proposal)))
       (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (save-restriction
@@ -1239,14 +1240,29 @@ names the file of another one."
                          (mapconcat #'qwen-companion-proposal-client others ", "))
                ""))))
 
+(defun qwen-companion-review--read-reason (proposal)
+  "Read why PROPOSAL is rejected; return nil for nothing."
+  (unless (qwen-companion-proposal-held proposal)
+    (user-error "This CLI takes no reason with a rejection; comment on a line (C-c C-r)"))
+  (let ((reason (string-trim (read-string "Reason, for the model: "))))
+    (and (not (string-empty-p reason)) reason)))
+
 ;;;###autoload
-(defun qwen-companion-diff-reject (&optional file)
+(defun qwen-companion-diff-reject (&optional file reason)
   "Reject a proposal; nothing is written.
 Act on the proposal of the current buffer, else on the only one; FILE
-names the file of another one."
-  (interactive (list (qwen-companion-review--read "Reject")))
+names the file of another one.  With a prefix argument, read a REASON,
+which the model is told; a CLI in its mode \"default\" takes none."
+  (interactive
+   (let ((file (qwen-companion-review--read "Reject")))
+     (list file
+           (and current-prefix-arg
+                (qwen-companion-review--read-reason
+                 (qwen-companion-review--find file "reject"))))))
   (let ((proposal (qwen-companion-review--find file "reject")))
     (qwen-companion-review-check-answerable proposal)
+    (when reason
+      (setf (qwen-companion-proposal-reason proposal) reason))
     (qwen-companion-proposal-decide proposal 'rejected)
     (message "qwen-companion: rejected %s" (qwen-companion-proposal-display-path proposal))))
 

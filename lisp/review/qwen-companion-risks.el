@@ -17,7 +17,7 @@
 (require 'subr-x)
 (require 'qwen-companion-untrusted)
 
-(defconst qwen-companion-risks-run-files
+(defcustom qwen-companion-risky-files
   '(("git" ".git" ".git/*" ".gitconfig" ".config/git/*" ".husky/*"
      ".pre-commit-config.yaml" "lefthook.yml")
     ("Mercurial" ".hg/hgrc" ".hgrc")
@@ -49,18 +49,23 @@
     ("Ruby" ".irbrc" ".pryrc")
     ("Node.js" ".npmrc" ".yarnrc" ".yarnrc.yml" ".pnpmfile.cjs")
     ("cargo" ".cargo/config" ".cargo/config.toml")
+    ("GitHub" ".github/workflows/*")
     ("Qwen Code" ".qwen/settings.json" ".qwen/.env" ".qwen/extensions/*"
      "/etc/qwen-code/*")
     ("Gemini CLI" ".gemini/settings.json" ".gemini/.env"
      ".gemini/extensions/*")
     ("agents" ".mcp.json" ".claude/settings.json"
      ".claude/settings.local.json" ".cursor/mcp.json" ".cursor/hooks.json"))
-  "Files that make this machine run something without being asked to.
-An alist (PROGRAM . NAMES).  PROGRAM runs what they say at its start, or
-when it comes across them.  A name that does not begin with a slash is
-the end of a file's name; in it, * stands for anything.  Files that run
-only when the user asks for it are not included: build files, tests,
-scripts.")
+  "Files that make a machine run something without being asked to.
+A review of one has a warning.  An alist (PROGRAM . NAMES).  PROGRAM
+runs what they say at its start, or when it comes across them.  A name
+that does not begin with a slash is the end of a file's name; in it, *
+stands for anything.  Files that run only when somebody asks for it are
+not included, such as \"Makefile\", \"package.json\" and tests; add those
+of which you want to be warned."
+  :group 'qwen-companion
+  :type '(alist :key-type (string :tag "Program")
+                :value-type (repeat :tag "Files" string)))
 
 (defun qwen-companion-risks--regexp (names)
   "Return a regexp that matches the file names in NAMES."
@@ -70,21 +75,16 @@ scripts.")
                        "\\'"))
              names "\\|"))
 
-(defconst qwen-companion-risks--runners
-  (mapcar (lambda (entry)
-            (cons (qwen-companion-risks--regexp (cdr entry)) (car entry)))
-          qwen-companion-risks-run-files)
-  "Alist (REGEXP . PROGRAM), from `qwen-companion-risks-run-files'.")
-
 (defun qwen-companion-risks-run-warning (path)
   "Return a warning if a file named PATH can run code, or nil.
 Only the name counts: the file may be on another machine."
   ;; Some file systems ignore case.
   (let ((case-fold-search t))
-    (when-let* ((entry (cl-assoc path qwen-companion-risks--runners
-                                 :test (lambda (path regexp)
-                                         (string-match-p regexp path)))))
-      (format "can run code (%s)" (cdr entry)))))
+    (when-let* ((entry (cl-find-if
+                        (lambda (entry)
+                          (string-match-p (qwen-companion-risks--regexp (cdr entry)) path))
+                        qwen-companion-risky-files)))
+      (format "can run code (%s)" (car entry)))))
 
 (defun qwen-companion-risks-examine (path roots)
   "Return (REAL . WARNING) about writing the local file PATH.

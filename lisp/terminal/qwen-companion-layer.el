@@ -33,20 +33,50 @@
          (qwen-companion-buffers-visiting path)
          t)))
 
-(defun qwen-companion-layer-unreviewed-mode ()
-  "Return the approval modes of the CLIs with unreviewed edits, or nil.
-Say of how many where the edits of others are reviewed."
+(defvar qwen-companion-layer--guarded t
+  "Whether a CLI asks before an edit when the Python process does not answer.")
+
+(defun qwen-companion-layer-on-published (payload)
+  "Note in PAYLOAD of the `published' message how CLIs ask before edits."
+  (setq qwen-companion-layer--guarded (qwen-companion-published-guarded payload)))
+
+(defun qwen-companion-layer--unreviewed (session)
+  "Return why edits of SESSION are not reviewed, a word or two, or nil."
+  (cond
+   ((qwen-companion-session-no-hooks session) "no hooks")
+   ((not (eq qwen-companion-review-edits 'all-modes))
+    (car (member (qwen-companion-cli-state-mode (qwen-companion-session-state session))
+                 qwen-companion-layer--unreviewed-modes)))))
+
+(defun qwen-companion-layer-lighter ()
+  "Return the mode line's text about CLIs with unreviewed edits, or nil.
+Include how many they are where the edits of others are reviewed."
   (when-let* (((and qwen-companion-review-edits t))
-              (sessions (qwen-companion-backend-sessions))
-              (modes (delq nil
-                           (mapcar (lambda (session)
-                                     (car (member (qwen-companion-cli-state-mode
-                                                   (qwen-companion-session-state session))
-                                                  qwen-companion-layer--unreviewed-modes)))
-                                   sessions))))
-    (concat (string-join (delete-dups (copy-sequence modes)) ", ")
-            (and (length< modes (length sessions))
-                 (format " (%d of %d)" (length modes) (length sessions))))))
+              (sessions (qwen-companion-backend-sessions)))
+    (let ((found (delq nil (mapcar #'qwen-companion-layer--unreviewed sessions))))
+      (cond
+       (found
+        (propertize
+         (concat " edits not reviewed: "
+                 (string-join (delete-dups (copy-sequence found)) ", ")
+                 (and (length< found (length sessions))
+                      (format " (%d of %d)" (length found) (length sessions))))
+         'face 'warning 'help-echo #'qwen-companion-layer--unreviewed-help))
+       ((not qwen-companion-layer--guarded)
+        (propertize " no curl" 'face 'warning
+                    'help-echo "Without the program curl, a CLI takes it for consent when Emacs cannot answer before an edit"))))))
+
+(defun qwen-companion-layer--unreviewed-help (&rest _)
+  "Return which CLIs write files without a review and why, for `help-echo'."
+  (mapconcat
+   (lambda (session)
+     (format "%s writes files without a review: %s"
+             (qwen-companion-layer-name session)
+             (if-let* ((reason (qwen-companion-session-no-hooks session)))
+                 (concat "it calls no hooks, " (qwen-companion-untrusted-text reason))
+               (concat "it works in mode " (qwen-companion-layer--unreviewed session)))))
+   (seq-filter #'qwen-companion-layer--unreviewed (qwen-companion-backend-sessions))
+   "\n"))
 
 (defun qwen-companion-layer-activity ()
   "Return the most urgent state of the CLIs, a symbol or nil.

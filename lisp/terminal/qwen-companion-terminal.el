@@ -36,7 +36,8 @@
 With nil the CLI follows its own settings; a fresh Qwen Code starts in
 \"auto\".  What is reviewed there, `qwen-companion-review-edits' says.  In
 \"default\" each change of a file is reviewed and each command is asked
-about; in \"auto-edit\" and \"yolo\" nothing is reviewed."
+about; in \"auto-edit\" and \"yolo\" nothing is, unless
+`qwen-companion-review-edits' is `all-modes'."
   :group 'qwen-companion
   :type '(choice (const "default") (const "plan") (const "auto-edit")
                  (const "auto") (const "yolo")

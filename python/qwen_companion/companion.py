@@ -200,8 +200,8 @@ class Companion:
             self._port,
             os.environ,
             self._spool.directory,
-            layer_of=lambda port, secret, tools: self._doors.settings_at(
-                port, secret, tool_settings(port, tools, self._tools.definitions)
+            layer_of=lambda port, secret, tools, command: self._doors.settings_at(
+                port, secret, command, tool_settings(port, tools, self._tools.definitions)
             ),
             deliver=self._deliver_context,
             tell=self._bridge.tell,

@@ -385,8 +385,8 @@ def _ports(pid: int) -> set[str] | None:
 
 def settings(roots: list[str], environ: Mapping[str, str], version: str = "") -> Iterator[Check]:
     """Check the settings of Qwen Code, in `version` if it is known, about the IDE and hooks."""
-    from qwen_companion.doors.conditions import user_settings_file, why_hooks_are_off
     from qwen_companion.doors.layer import VARIABLE, LayerError, read_settings
+    from qwen_companion.doors.user_settings import user_settings_file, why_hooks_are_off
 
     path = user_settings_file(environ)
     try:

@@ -95,6 +95,7 @@ class Publisher:
                     token=self._token,
                     environment={**done.environment, **layer.environment},
                     warnings=(*done.warnings, *layer.warnings),
+                    guarded=self._doors.guards,
                 )
             )
 

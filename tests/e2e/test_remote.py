@@ -233,6 +233,28 @@ def do_everything(stage: Stage, far: Far) -> None:
     change_by_command(stage, far)
     ask_from_emacs(stage, far)
     follow(stage, far)
+    review_in_auto(stage, far)
+
+
+def review_in_auto(stage: Stage, far: Far) -> None:
+    """Review an edit that the CLI would make unasked, and accept it with changes: the relay writes."""
+    stage.emacs.eval('(pop-to-buffer "*qwen: project*")')
+    for mode in ("auto-accept edits", "Auto mode"):
+        stage.screen.keys("BTab")
+        stage.screen.wait_for(mode)
+    before = far.file.read_text()
+    stage.script_change(far.file, before + "# more\n")
+    stage.ask("in auto")
+    stage.screen.wait_for("C-c C-c accept")
+    stage.screen.wait_gone("comparing...")
+    stage.emacs.eval(
+        "(with-current-buffer (qwen-companion-proposal-buffer (car (qwen-companion-proposals)))"
+        ' (setq buffer-read-only nil) (goto-char (point-max)) (insert "# by hand\\n"))'
+    )
+    stage.model.say("As you like it.")
+    stage.accept("As you like it.")
+    assert far.file.read_text() == before + "# more\n# by hand\n"
+    stage.emacs.wait_until("(null qwen-companion-proposal--awaiting-write)")
 
 
 def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
@@ -245,7 +267,7 @@ def do_the_main_job(stage: Stage, far: Far, *forms: str) -> None:
     for name in (".env", "built.txt"):
         visit(stage, far, far.project / name)
     start_cli(stage, far)
-    assert sorted(path.suffix for path in far.laid) == [".json", ".lock", ".sh", ".sock"]
+    assert sorted(path.suffix for path in far.laid) == [".header", ".json", ".lock", ".sh", ".sock"]
     assert not any(path.stat().st_mode & 0o077 for path in (*far.laid, far.laid[0].parent))
     prompt = stage.asked("one")
     assert f"Path: {far.file}" in prompt

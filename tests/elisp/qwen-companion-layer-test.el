@@ -60,25 +60,35 @@
       (delete-file link)
       (delete-file file))))
 
-(ert-deftest qwen-companion-layer-test-modes-in-which-nothing-is-reviewed ()
+(ert-deftest qwen-companion-layer-test-where-edits-are-not-reviewed ()
+  "The mode line says of which CLIs, and its help says why."
   (dolist (mode '("yolo" "auto-edit"))
     (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode mode)
               (qwen-companion-layer-test--session :mode mode))
-      (should (equal mode (qwen-companion-layer-unreviewed-mode))))
+      (should (equal (concat " edits not reviewed: " mode) (qwen-companion-layer-lighter))))
     (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode "auto")
               (qwen-companion-layer-test--session :mode mode))
       ;; Not of the one that is reviewed.
       (qwen-companion-test-with-state 'ready
-        (should (string-search (format " no reviews: %s (1 of 2)" mode)
+        (should (string-search (format " edits not reviewed: %s (1 of 2)" mode)
                                (qwen-companion-test-lighter))))
-      (let ((qwen-companion-review-edits nil))
-        (should-not (qwen-companion-layer-unreviewed-mode)))))
+      (dolist (option '(nil all-modes))
+        (let ((qwen-companion-review-edits option))
+          (should-not (qwen-companion-layer-lighter))))))
   (dolist (mode '("auto" "default" "plan" "something %b new" nil))
     (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode mode) '(:id "j"))
-      (should-not (qwen-companion-layer-unreviewed-mode)))))
+      (should-not (qwen-companion-layer-lighter))
+      (let ((qwen-companion-layer--guarded nil))
+        (should (equal " no curl" (qwen-companion-layer-lighter))))))
+  (qwen-companion-test-with-sessions
+      '((:id "j" :client "Qwen Code" :no-hooks "disableAllHooks in x"))
+    (let ((qwen-companion-review-edits 'all-modes))
+      (should (equal " edits not reviewed: no hooks" (qwen-companion-layer-lighter))))
+    (should (string-search "it calls no hooks, disableAllHooks in x"
+                           (qwen-companion-layer--unreviewed-help)))))
 
 (ert-deftest qwen-companion-layer-test-states-in-words ()
   (pcase-dolist (`(,expected ,now . ,state)

@@ -1274,5 +1274,39 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
                       (and (string-match-p "loses text" (qwen-companion-test-header buffer)) t))))
         (qwen-companion-diff-reject proposal)))))
 
+;;; Reviews that a hook holds
+
+(ert-deftest qwen-companion-proposal-test-a-call-that-is-over-ends-its-review ()
+  "Nothing is left of a review that nobody has edited; edits are kept."
+  (qwen-companion-test-with-proposals '(("a.txt" . "one\n") ("b.txt" . "one\n"))
+    (let* ((plain (qwen-companion-test-propose "a.txt" "two\n" :held t))
+           (edited (qwen-companion-test-propose "b.txt" "two\n" :held t)))
+      (with-current-buffer (qwen-companion-proposal-buffer edited)
+        (goto-char (point-max))
+        (insert "mine\n"))
+      (should (string-search
+               "a.txt: the turn is over"
+               (qwen-companion-test-messages
+                 (dolist (proposal (list plain edited))
+                   (qwen-companion-proposal-on-orphan
+                    (list :id (qwen-companion-proposal-id proposal) :reason "the turn is over"))
+                   (should-not (qwen-companion-proposal-open-p proposal))))))
+      (should-not (buffer-live-p (qwen-companion-proposal-buffer plain)))
+      (should (equal "two\nmine\n" (with-current-buffer (qwen-companion-proposal-buffer edited)
+                                     (buffer-string)))))))
+
+(ert-deftest qwen-companion-proposal-test-a-rejection-has-a-reason-where-one-is-read ()
+  (qwen-companion-test-with-proposals '(("a.txt" . "one\n"))
+    (let ((held (qwen-companion-test-propose "a.txt" "two\n" :held t)))
+      (qwen-companion-diff-reject held "not here")
+      (should (equal "not here" (plist-get (plist-get (car (qwen-companion-test-sent 'outcome))
+                                                      :reason)
+                                           :text))))
+    (let ((other (qwen-companion-test-propose "a.txt" "two\n"))
+          (current-prefix-arg '(4)))
+      (with-current-buffer (qwen-companion-proposal-buffer other)
+        (should-error (call-interactively #'qwen-companion-diff-reject) :type 'user-error))
+      (should (qwen-companion-proposal-open-p other)))))
+
 (provide 'qwen-companion-proposal-test)
 ;;; qwen-companion-proposal-test.el ends here

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,23 +14,49 @@ from qwen_companion.sockets import Connection
 
 if TYPE_CHECKING:
     from qwen_companion.domain import Peer
-    from qwen_companion.doors.disk import Disk
+    from qwen_companion.doors.files import Files
     from qwen_companion.ide.peers import Caller
 
 PERMISSION_REQUEST = "PermissionRequest"
-"""The event that is answered with a decision."""
+PRE_TOOL_USE = "PreToolUse"
+"""The events that are answered with a decision of the user."""
+
+
+def ask(reason: str) -> dict[str, Any]:
+    """Return the answer that the terminal asks whether the tool may run, and shows `reason`.
+
+    Where there is nobody to ask, the tool does not run, and the model reads it.
+    """
+    return _before_tool("ask", reason)
+
+
+def refuse(reason: str) -> dict[str, Any]:
+    """Return the answer that the tool does not run; the model reads `reason`."""
+    return _before_tool("deny", reason)
+
+
+def refuses(answer: Mapping[str, Any]) -> bool:
+    """Return whether `answer` is one by which the tool does not run."""
+    return answer.get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
+
+
+def _before_tool(decision: str, reason: str) -> dict[str, Any]:
+    output = {"hookEventName": PRE_TOOL_USE, "permissionDecision": decision, "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": output}
 
 
 @dataclass(eq=False)
 class HookCall:
     """One call of a hook, with the report `data`.
 
-    `shortened`: long texts of the report are missing.  `gone` is set when nobody waits for the reply.
+    `shortened`: long texts of the report are missing.  `before_edit`: without an answer, the edit is not to be made.
+    `gone` is set when nobody waits for the reply.
     """
 
     data: bytes
     shortened: bool
     connection: Connection
+    before_edit: bool = False
     gone: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -49,8 +75,8 @@ class Elsewhere(Protocol):
         """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
         ...
 
-    def disk(self, caller: Caller, /) -> Disk | None:
-        """Return what `caller`, one elsewhere, sees of files; None where that is not known."""
+    def files(self, peer: Peer, /) -> Files | None:
+        """Return the files of the CLI in the process `peer`, one elsewhere; None where its place is not served."""
         ...
 
     def name_of(self, peer: Peer, path: str, /) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,11 +17,16 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
 from qwen_companion.doors.calls import Elsewhere
-from qwen_companion.doors.conditions import version_numbers, why_hooks_are_off
-from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, door_secret, hook_settings
+from qwen_companion.doors.hook_settings import (
+    QUESTION_SUBSCRIPTIONS,
+    CommandHook,
+    door_secret,
+    hook_settings,
+)
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, VARIABLE, Installed, JsonObject, Layer, combine
 from qwen_companion.doors.listeners import Listener
+from qwen_companion.doors.user_settings import version_numbers, why_hooks_are_off
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.processes import start_of, started_before
@@ -39,6 +45,8 @@ A CLI with hooks calls one when it starts.
 
 UNEXPLAINED_SILENCE_S = 60.0
 """The same where nothing turns them off, in seconds: on a busy machine the first hook may come late."""
+
+_HEADER_FILE = "qwen-hook-header"
 
 _UNEXPLAINED = "no setting tells why"
 
@@ -81,6 +89,8 @@ class Doors:
         self._layer = Layer(directory, environ)
         self._daemon_layer = Layer(directory, environ, DAEMON_FILE_NAME)
         self._serves_daemon = False
+        curl = shutil.which("curl", path=environ.get("PATH"))
+        self._command = CommandHook(curl, os.path.join(directory, _HEADER_FILE)) if curl else None
         self._environ = environ
         self._editor = editor
         self._find_caller = find_caller
@@ -109,6 +119,11 @@ class Doors:
 
     # --- The layer ---
 
+    @property
+    def guards(self) -> bool:
+        """Whether CLIs ask before edits when this process does not answer."""
+        return self._command is not None
+
     def set_settings(self, settings: Settings) -> bool:
         """Take the user's `settings`; return whether `install` has to be called."""
         before, self._settings = self._settings, settings
@@ -117,19 +132,22 @@ class Doors:
 
     def _layer_settings(self, settings: Settings) -> JsonObject | None:
         """Return the content of the layer for `settings`; None for no layer."""
-        return self.settings_at(self._port, self.secret, self._added(), settings)
+        return self.settings_at(self._port, self.secret, self._command, self._added(), settings)
 
     def settings_at(
-        self, port: int, secret: str, added: JsonObject, settings: Settings | None = None
+        self, port: int, secret: str, command: CommandHook | None, added: JsonObject, settings: Settings | None = None
     ) -> JsonObject | None:
         """Return the content of the layer for CLIs that reach the hooks at `port` by `secret`; None for no layer.
 
-        It has the settings `added` too.  Without `settings`, those of the user hold.
+        They run `command` before edits, None where there is none; it has the settings `added` too.  Without `settings`,
+        those of the user hold.
         """
         settings = settings or self._settings
         if not settings.layer:
             return None
-        return combine(hook_settings(port, secret, _scope(settings) is not None, self._subscriptions), added)
+        # What does not wait for a review is not to wait for Emacs.
+        command = None if _scope(settings) is None else command
+        return combine(hook_settings(port, secret, command, self._subscriptions), added)
 
     def _daemon_settings(self) -> JsonObject | None:
         """Return the content of a daemon's layer; None for no layer.
@@ -144,8 +162,10 @@ class Doors:
         self._install_for_daemon()
         ours = self._layer_settings(self._settings)
         if ours is None:
-            self._layer.remove()
+            self._remove_layer()
             return Installed()
+        if self._command is not None:
+            self._command.install(self.secret)
         return self._layer.install(ours)
 
     def is_current(self) -> bool:
@@ -154,7 +174,8 @@ class Doors:
         The file may have been removed by a cleaner of temporary files, or the administrator's have changed.
         """
         both = (self._layer, self._layer_settings(self._settings)), (self._daemon_layer, self._daemon_settings())
-        return all(ours is None or layer.is_current(ours) for layer, ours in both)
+        has_header = self._command is None or os.path.exists(self._command.header)
+        return has_header and all(ours is None or layer.is_current(ours) for layer, ours in both)
 
     def install_for_daemon(self) -> Mapping[str, str]:
         """Write the layer of daemons that Emacs starts, and keep it current.
@@ -174,8 +195,13 @@ class Doors:
 
     def remove(self) -> None:
         """Remove the layers.  Waits for the disk."""
-        self._layer.remove()
+        self._remove_layer()
         self._daemon_layer.remove()
+
+    def _remove_layer(self) -> None:
+        self._layer.remove()
+        if self._command is not None:
+            self._command.remove()
 
     # --- The hooks ---
 
@@ -210,7 +236,7 @@ class Doors:
                 if state.session.peer is not None and state.session.id in self._known
             }
         )
-        reviews = HookReviews(self._editor, self._environ)
+        reviews = HookReviews(tasks, self._editor, self._directory, self._warn)
         return HookHandler(
             tasks,
             states,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST
+from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE
 
 AUTO = "auto"
 """The mode in which the CLI decides by itself what needs no question."""
@@ -148,9 +148,9 @@ class PermissionRequest(ToolEvent):
 
 
 class PreToolUse(ToolEvent):
-    """A tool is about to run; all questions have been answered."""
+    """A tool is about to run; all questions of the CLI's own have been answered."""
 
-    name = "PreToolUse"
+    name = PRE_TOOL_USE
 
 
 class PostToolUse(ToolEvent):
@@ -166,10 +166,21 @@ class PostToolUseFailure(ToolEvent):
     error: str = ""
 
 
+class _EndedCall(BaseModel):
+    tool_use_id: str = ""
+    """The same as `tool_call_id` of other events."""
+    status: str = ""
+
+
 class PostToolBatch(Event):
     """All calls that the model has made in one answer have ended."""
 
     name = "PostToolBatch"
+    tool_calls: list[_EndedCall] = []
+
+    def status(self, call: str | None) -> str | None:
+        """Return how `call` has ended: `success`, `error` or `cancelled`; None if it is none of these."""
+        return next((each.status for each in self.tool_calls if each.tool_use_id == call), None)
 
 
 _KINDS: tuple[type[Event], ...] = (
@@ -205,17 +216,10 @@ NO_DECISION: Answer = {}
 """The CLI goes on as if it had not asked."""
 
 
-def allow(updated_input: dict[str, Any] | None = None) -> Answer:
-    """Return the answer that the tool may run without a question, with `updated_input` in place of its own."""
-    decision: dict[str, Any] = {"behavior": "allow"}
-    if updated_input is not None:
-        decision["updatedInput"] = updated_input
-    return _decision(decision)
-
-
 def deny(message: str) -> Answer:
-    """Return the answer that the tool may not run; the model reads `message`."""
-    return _decision({"behavior": "deny", "message": message})
+    """Return the answer to a request for permission that the tool may not run; the model reads `message`."""
+    decision = {"behavior": "deny", "message": message}
+    return {"hookSpecificOutput": {"hookEventName": PERMISSION_REQUEST, "decision": decision}}
 
 
 def add_context(event: Event, text: str) -> Answer:
@@ -236,14 +240,10 @@ def describe(answer: Answer) -> str:
     decision = output.get("decision", {})
     if decision.get("behavior") == "deny":
         return f"denied: {decision['message']}"
-    if decision.get("behavior") == "allow":
-        return "allowed, with the user's text" if "updatedInput" in decision else "allowed"
+    if before := output.get("permissionDecision"):
+        return "asks in its terminal" if before == "ask" else "refused, with words for the model"
     if answer.get("decision") == "block":
         return f"the turn ended: {answer['reason']}"
     if "additionalContext" in output:
         return "no decision, a text added for the model"
     return "no decision"
-
-
-def _decision(decision: dict[str, Any]) -> Answer:
-    return {"hookSpecificOutput": {"hookEventName": PERMISSION_REQUEST, "decision": decision}}

@@ -9,13 +9,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Elsewhere, HookCall, PendingReply, Reply, no_decision
+from qwen_companion.doors.calls import Elsewhere, HookCall, PendingReply, Reply, no_decision, refuses
+from qwen_companion.doors.files import LocalFiles
 from qwen_companion.doors.hook_settings import QUESTION_TOOLS
 from qwen_companion.doors.listeners import Block, Listener, Report, Words
 from qwen_companion.doors.questions import Questions
@@ -39,6 +41,9 @@ _LARGE_BYTES = 256 * 1024
 
 _MAX_KINDS = 30
 """How many different answers are kept for a process; the one that was given longest ago goes first."""
+
+
+EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Answers:
@@ -128,16 +133,23 @@ class HookHandler:
         return has_ended
 
     async def take(self, call: HookCall) -> PendingReply:
-        """Take `call`; return a function that waits for its reply.  Take the next call once this has returned."""
+        """Take `call`; return a function that waits for its reply.  Take the next call once this has returned.
+
+        :raises ValueError: where a call before an edit does not report one
+        """
         event = await _parse(call.data)
         caller = await self._caller(event, call.connection) if event else None
+        if call.before_edit and not isinstance(event, events.PreToolUse):
+            raise ValueError("it reports no edit")
+        if event is not None and caller is not None:
+            event = self._note(event, caller.peer)
+        if call.before_edit and isinstance(event, events.PreToolUse):
+            return partial(self._before_edit, event, caller, call)
         if event is None or caller is None:
             return no_decision
-        event = self.states.attribute(caller.peer.pid, event)
-        now = _now()
-        self._note(event, caller.peer, now)
-        state = self._session(caller.peer.pid)
-        report = Report(event, caller.peer, caller.label, state and state.session.id, now)
+        if isinstance(event, events.PostToolUse) and self.reviews.awaits(caller.peer.pid, event):
+            return partial(self._after_edit, event, caller)
+        report = self._report(event, caller)
         # Without its long texts it would tell something else.
         hearings = [] if call.shortened else self._hearings(report)
         waited = [hearing for hearing in hearings if hearing.hold_s > 0]
@@ -151,18 +163,35 @@ class HookHandler:
         self._note_answer(event, caller.peer, events.NO_DECISION)
         return no_decision
 
+    def _report(self, event: events.Event, caller: Caller) -> Report:
+        state = self._session(caller.peer.pid)
+        return Report(event, caller.peer, caller.label, state and state.session.id, _now())
+
     def _note_answer(self, event: events.Event, peer: Peer, answer: events.Answer) -> None:
         self.answers.note(peer.pid, event, answer, _now())
         self._answered(peer.pid)
 
-    def _note(self, event: events.Event, peer: Peer, now: int) -> None:
-        if peer.pid not in self._turns:
-            self._turns[peer.pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
+    def _note(self, event: events.Event, peer: Peer) -> events.Event:
+        """Note `event` of the process `peer`; return it with the subagent that it is of."""
+        pid = peer.pid
+        if pid not in self._turns:
+            self._turns[pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
             self._tasks.start_soon(self._forget_at_end, peer)
+        event = self.states.attribute(pid, event)
         if isinstance(event, events.SubagentStop) and event.agent_id is not None:
-            self.reviews.end_agent(peer.pid, event.agent_id)
-        if self.states.note(peer.pid, event, now):
+            self.reviews.end_agent(pid, event.agent_id)
+        if self.states.note(pid, event, _now()):
             self._changed()
+        self.reviews.note(pid, self._guessed(pid, event))
+        return event
+
+    def _guessed(self, pid: int, event: EventT) -> EventT:
+        """Return `event` as one of a subagent of process `pid` that is running, where it does not say whose it is.
+
+        A review serves both; without one, a subagent would be refused.
+        """
+        unknown = isinstance(event, events.ToolEvent) and event.agent_id is None and event.prompt_id is None
+        return event.model_copy(update={"agent_id": self.states.running_agent(pid)}) if unknown else event
 
     # --- Listeners ---
 
@@ -190,37 +219,56 @@ class HookHandler:
 
     async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
         """Return the reply with the words that the `waited` hearings have in time; begin the `others`."""
-        said: list[Words] = []
-        for hearing in waited:
-            with anyio.CancelScope(deadline=hearing.until):
-                await hearing.done.wait()
-            if hearing.words:
-                said.append(hearing.words)
+        said = await _said(waited)
         if any(isinstance(words, Block) for words in said):
             self.states.stop(report.peer.pid, "token limit", _now())
             self._changed()
-        answer = _answer(report.event, said)
-        self._note_answer(report.event, report.peer, answer)
+        reply = self._answered_with(report, said)
         # Only now, since the CLI does not wait for them.
         self._begin(others, report)
+        return reply
+
+    async def _hear_all(self, report: Report) -> list[Words]:
+        """Have all listeners hear of `report`; return the words of those that the CLI waits for."""
+        hearings = self._hearings(report)
+        self._begin(hearings, report)
+        return await _said(hearing for hearing in hearings if hearing.hold_s > 0)
+
+    def _answered_with(self, report: Report, said: Iterable[Words]) -> Reply:
+        answer = _answer(report.event, said)
+        self._note_answer(report.event, report.peer, answer)
         return Reply(answer)
 
-    # --- Requests for permission ---
+    # --- Edits, plans and questions ---
+
+    async def _before_edit(self, event: events.PreToolUse, caller: Caller | None, call: HookCall) -> Reply:
+        async def hear(heard: events.ToolEvent) -> str:
+            return "" if caller is None else "\n\n".join(_texts(await self._hear_all(self._report(heard, caller))))
+
+        if call.shortened:
+            # Of a change that large, there is no text to show.
+            event = event.model_copy(update={"tool_input": {**event.tool_input, "content": None, "old_string": None}})
+        if caller is None:
+            return await self.reviews.reply(event, None, None, hear, call.gone)
+        guessed = self._guessed(caller.peer.pid, event)
+        agent = None if guessed.agent_id is None else self.states.agent(caller.peer.pid, guessed.agent_id)
+        reply = await self.reviews.reply(guessed, self._asker(caller), agent, hear, call.gone)
+        if not refuses(reply.answer):
+            await hear(event)
+        self._note_answer(event, caller.peer, reply.answer)
+        return reply
+
+    async def _after_edit(self, event: events.PostToolUse, caller: Caller) -> Reply:
+        # Before the listeners, which look at the file.
+        words = await self.reviews.ran(caller.peer.pid, event)
+        report = self._report(event, caller)
+        return self._answered_with(report, [words, *await self._hear_all(report)])
 
     async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
-        if request.agent_id is None and request.prompt_id is None:
-            # It does not say who asks.  A review serves both; without one, the subagent would be refused.
-            request = request.model_copy(update={"agent_id": self.states.running_agent(caller.peer.pid)})
-        agent = None if request.agent_id is None else self.states.agent(caller.peer.pid, request.agent_id)
-        asker = self._asker(caller)
-        if re.fullmatch(QUESTION_TOOLS, request.tool_name):
-            # A subagent's is its own affair: the CLI refuses it.
-            reply = await self.questions.reply(request, asker, gone) if agent is None else Reply()
-        elif caller.peer.place and asker.disk is None:
-            # Its place is left, or says too little: the CLI itself asks.
-            reply = Reply()
-        else:
-            reply = await self.reviews.reply(request, asker, agent, gone)
+        # A subagent's is its own affair: the CLI refuses it.
+        agent = self._guessed(caller.peer.pid, request).agent_id
+        is_question = agent is None and re.fullmatch(QUESTION_TOOLS, request.tool_name)
+        reply = await self.questions.reply(request, self._asker(caller), gone) if is_question else Reply()
         self._note_answer(request, caller.peer, reply.answer)
         return reply
 
@@ -273,16 +321,27 @@ class HookHandler:
 
     def _asker(self, caller: Caller) -> Asker:
         """Return `caller` as the reviews know it: by its session, if it is connected."""
-        peer = caller.peer
-        state = self._session(peer.pid)
+        peer, state = caller.peer, self._session(caller.peer.pid)
         if state is None:
-            return Asker(peer, f"process {peer.pid}", caller.label, False)
-        known, disk = state.session, self._elsewhere.disk(caller) if self._elsewhere and peer.place else None
-        return Asker(peer, known.id, known.label, state.streaming and known.reviews, disk)
+            # Without a session, the place of a file is not known.
+            return Asker(peer, f"process {peer.pid}", caller.label, None if peer.place else LocalFiles())
+        files = self._elsewhere.files(peer) if self._elsewhere and peer.place else LocalFiles()
+        return Asker(peer, state.session.id, state.session.label, files)
 
     def _session(self, pid: int) -> SessionState | None:
         """Return the session of process `pid`, None where it is not connected."""
         return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
+
+
+async def _said(waited: Iterable[_Hearing]) -> list[Words]:
+    """Return the words that the `waited` hearings have in time."""
+    said: list[Words] = []
+    for hearing in waited:
+        with anyio.CancelScope(deadline=hearing.until):
+            await hearing.done.wait()
+        if hearing.words:
+            said.append(hearing.words)
+    return said
 
 
 def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
@@ -291,13 +350,20 @@ def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
     reason = next((each.reason for each in words if isinstance(each, Block)), None)
     if reason is not None and event.name == events.UserPromptSubmit.name:
         return events.block(reason)
-    texts = [each for each in words if isinstance(each, str)]
+    texts = _texts(words)
+    return events.add_context(event, "\n\n".join(texts)) if texts else events.NO_DECISION
+
+
+def _texts(words: Iterable[Words]) -> list[str]:
+    """Return the texts of `words` for the model, as much as it is told."""
+    words = list(words)
+    texts = [each for each in words if isinstance(each, str) and each]
     for each in words:
         if callable(each):
             used = sum(len(text.encode("utf-16-le", "surrogatepass")) // 2 + 2 for text in texts)
             text = contained_call(each, max(0, NEWS_UNITS - used))
             texts += [text] if text else []
-    return events.add_context(event, "\n\n".join(texts)) if texts else events.NO_DECISION
+    return texts
 
 
 def _hold_s(listener: Listener, report: Report) -> float | None:

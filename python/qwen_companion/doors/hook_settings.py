@@ -1,22 +1,34 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hooks in our settings layer, and the rules by which a CLI asks."""
+"""The hooks in our settings layer."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import math
+import os
+import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST
+from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE, ask
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
+from qwen_companion.frozen import frozen
+from qwen_companion.state import write_private
 
 PATH = "/hook"
 """Where hooks are answered, on the port of the MCP server."""
 
+EDIT_QUERY = "edit"
+"""The query of the one that is called before edits."""
+
 REVIEW_TIMEOUT_S = 60
 """How long a CLI waits for a decision: Qwen Code 0.24 gives up each hook then, whatever its settings say."""
+
+_CURL_TIMEOUT_S = 55
+"""How long the command hook waits: less, so that its answer counts."""
 
 _TIMEOUT_S = 5
 """How long it waits for any other answer.  Nobody thinks about those."""
@@ -30,20 +42,16 @@ _MARGIN_S = 3
 QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
 """A regular expression for the tools by which a model asks the user."""
 
-_EDIT_TOOLS = f"^(edit|write_file|notebook_edit|{QUESTION_TOOLS})$"
+EDITS = "edit|write_file|notebook_edit"
+"""The same for the tools that edit files."""
 
-_ASK_FOR_EDITS = "Edit(/**/[^&]*)"
-"""All edits in the project, by tool and by shell.  Those outside are asked for anyway.
+_ASKING_TOOLS = f"^({EDITS}|{QUESTION_TOOLS})$"
 
-No form of a rule covers the tools alone: a CLI matches what a command writes like a call of `edit` or `write_file`
-with the same path.  It takes the `&1` of `2>&1` for a file, too.
-"""
+_OTHER_TOOLS = f"^(?!({EDITS}|read_file|list_directory|glob|grep_search)$)"
+"""All tools but those that edit, which have a hook of their own, and those that only read.
 
-_ALL_BUT_READING = "^(?!(read_file|list_directory|glob|grep_search)$)"
-"""All tools but those that only read: a model calls these most, and each hook costs the CLI some 3 ms.
-
-They seldom ask.  That one was allowed shows in the event that comes with its result: `UserPromptSubmit` without a
-prompt.
+A model calls the latter most, each hook costs the CLI some 3 ms, and they seldom ask.  That one was allowed shows in
+the event that comes with its result: `UserPromptSubmit` without a prompt.
 """
 
 QUESTION_ANSWER_S = 2.0
@@ -64,10 +72,53 @@ _EVENTS = (
     ("Notification", None, _TIMEOUT_S),
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),
-    ("PreToolUse", _ALL_BUT_READING, _TIMEOUT_S),
-    ("PostToolUse", "^(todo_write)$", _TIMEOUT_S),
-    (PERMISSION_REQUEST, _EDIT_TOOLS, REVIEW_TIMEOUT_S),
+    (PRE_TOOL_USE, _OTHER_TOOLS, _TIMEOUT_S),
+    ("PostToolUse", f"^(todo_write|{EDITS})$", _TIMEOUT_S),
+    ("PostToolUseFailure", f"^({EDITS})$", _TIMEOUT_S),
+    ("PostToolBatch", None, _TIMEOUT_S),
+    (PERMISSION_REQUEST, _ASKING_TOOLS, REVIEW_TIMEOUT_S),
 )
+
+NO_ANSWER = "Emacs does not answer, so it does not review this change."
+"""What the user reads in the terminal, or else the model, where the command hook gets no answer."""
+
+
+@frozen
+class CommandHook:
+    """The program `curl`, and the `header` file with the secret, by which a CLI calls the hook before its edits.
+
+    It takes a failure of a hook of HTTP for consent; this one then makes it ask.
+    """
+
+    curl: str
+    header: str
+
+    def install(self, secret: str) -> None:
+        """Write the header file, as far as that is possible.  Waits for the disk."""
+        with suppress(OSError):
+            write_private(self.header, header_line(secret).encode("ascii"))
+
+    def remove(self) -> None:
+        """Remove the header file.  Waits for the disk."""
+        with suppress(OSError):
+            os.unlink(self.header)
+
+    def command(self, port: int) -> str:
+        """Return the command that calls the hook at `port`."""
+        # The user's own settings of curl could add to its output.
+        options = ("-q", "-fs", "--noproxy", "*", "--max-time", str(_CURL_TIMEOUT_S), "--data-binary", "@-")
+        headers = ("-H", f"@{self.header}", "-H", "Content-Type: application/json", "-H", "Expect:")
+        call = shlex.join((self.curl, *options, *headers, _edit_url(port)))
+        return f"{call} || printf %s {shlex.quote(json.dumps(ask(NO_ANSWER)))}"
+
+
+def _edit_url(port: int) -> str:
+    return f"http://127.0.0.1:{port}{PATH}?{EDIT_QUERY}"
+
+
+def header_line(secret: str) -> str:
+    """Return the content of the header file of `CommandHook`."""
+    return f"Authorization: Bearer {secret}\n"
 
 
 def door_secret(token: str) -> str:
@@ -78,27 +129,38 @@ def door_secret(token: str) -> str:
     return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
 
 
-def hook_settings(port: int, secret: str, ask: bool, subscriptions: Iterable[Subscription] = ()) -> JsonObject:
+def hook_settings(
+    port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription] = ()
+) -> JsonObject:
     """Return the settings by which a CLI calls the hooks at `port` with `secret`, those of `subscriptions` too.
 
-    With `ask` it asks for each edit.
+    Before edits it calls `command`, or without one a hook of HTTP.
     """
     hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
     for subscription in subscriptions:
         name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
         before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))
-        if matcher != before:
+        if name == PRE_TOOL_USE:
+            # Both of its hooks together are called before all tools but those that only read.
+            matcher = before
+        elif matcher != before:
             matcher = f"{before}|{matcher}" if before and matcher else None
         hooks[name] = (matcher, max(timeout, math.ceil(subscription.hold_s) + _MARGIN_S))
-    settings: JsonObject = {"hooks": {}}
-    for name, (matcher, timeout) in hooks.items():
+
+    def entry(matcher: str | None, timeout: int) -> JsonObject:
         hook = {
             "type": "http",
             "url": f"http://127.0.0.1:{port}{PATH}",
             "headers": {"Authorization": f"Bearer {secret}"},
             "timeout": timeout,
         }
-        settings["hooks"][name] = [{**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]}]
-    if ask:
-        settings["permissions"] = {"ask": [_ASK_FOR_EDITS]}
-    return settings
+        return {**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]}
+
+    found = {name: [entry(*what)] for name, what in hooks.items()}
+    edits = entry(f"^({EDITS})$", REVIEW_TIMEOUT_S)
+    edits["hooks"][0]["url"] = _edit_url(port)
+    if command is not None:
+        # Without a timeout it is a minute; Qwen Code before 0.23 took a number for milliseconds.
+        edits["hooks"] = [{"type": "command", "command": command.command(port)}]
+    found[PRE_TOOL_USE].append(edits)
+    return {"hooks": found}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The endpoint that the hooks of a CLI call.
 
-A CLI waits for each of its hooks, and takes silence or any failure for consent.  So all is answered at once but what
-the user is to decide or a listener is waited for, and the rest is done afterwards; what that takes is imported when
-the first hook calls.  Nothing that comes here goes into a log.
+A CLI waits for each of its hooks.  So all is answered at once but what the user is to decide or a listener is waited
+for, and the rest is done afterwards; what that takes is imported when the first hook calls.  A CLI takes silence or any
+failure for consent, but not of the command that it runs before an edit: where that cannot be answered, it fails.
+Nothing that comes here goes into a log.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskGroup
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply, no_decision
+from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply
+from qwen_companion.doors.hook_settings import EDIT_QUERY
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.sockets import Connection
@@ -66,33 +68,37 @@ class Hooks:
         except BodyTooLargeError as error:
             await refuse(send, 413, str(error))
             return
-        call = HookCall(body.data, body.oversized, Connection(tuple(scope["client"]), tuple(scope["server"])))
+        before_edit = scope["query_string"] == EDIT_QUERY.encode("ascii")
+        call = HookCall(
+            body.data, body.oversized, Connection(tuple(scope["client"]), tuple(scope["server"])), before_edit
+        )
         match = _EVENT_NAME.search(body.data)
         name = b"" if match is None else match[1]
-        if name == _PERMISSION_REQUEST:
+        if name == _PERMISSION_REQUEST or before_edit:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(_watch, receive, call.gone)
                 reply = await self._reply(call)
-                await _send(send, reply.answer)
-                if reply.after is not None:
+                await _send(send, reply.answer if reply else {}, 500 if reply is None and before_edit else 200)
+                if reply is not None and reply.after is not None:
                     reply.after()
                 watch.cancel_scope.cancel()
         elif name in self._held:
-            await _send(send, (await self._reply(call)).answer)
+            reply = await self._reply(call)
+            await _send(send, reply.answer if reply else {})
         else:
             await _send(send, {})
             await contained(self._take, call)
 
-    async def _reply(self, call: HookCall) -> Reply:
-        """Have `call` taken, and return its reply: no decision where that fails."""
+    async def _reply(self, call: HookCall) -> Reply | None:
+        """Have `call` taken, and return its reply, None where that fails."""
         pending = await contained(self._take, call)
-        return await contained(pending or no_decision) or Reply()
+        return None if pending is None else await contained(pending)
 
-    async def _take(self, call: HookCall) -> PendingReply:
-        """Handle `call` after the earlier ones."""
+    async def _take(self, call: HookCall) -> PendingReply | None:
+        """Handle `call` after the earlier ones; return what waits for its reply, None where all ends."""
         async with self._turn:
             if self._tasks is None:
-                return no_decision
+                return None
             return await (await self._load(self._tasks)).take(call)
 
 
@@ -103,7 +109,7 @@ async def _watch(receive: Receive, gone: anyio.Event) -> None:
     gone.set()
 
 
-async def _send(send: Send, answer: dict[str, Any]) -> None:
+async def _send(send: Send, answer: dict[str, Any], status: int = 200) -> None:
     # A caller that has gone needs no answer.
     with suppress(OSError):
-        await reply(send, 200, json.dumps(answer).encode("utf-8"))
+        await reply(send, status, json.dumps(answer).encode("utf-8"))

@@ -314,8 +314,8 @@ class Questions:
             while held.files is not None and anyio.current_time() < late:
                 if late == math.inf and held.by_keys and held.asked.is_set():
                     late = anyio.current_time() + self._key_s
-                for request, tool in (await in_thread(held.files.awaited)).items():
-                    if tool == held.tool and request not in held.before:
+                for request, asked in (await in_thread(held.files.awaited)).items():
+                    if asked.tool == held.tool and request not in held.before:
                         return request
                 await anyio.sleep(_POLL_S)
             await held.asked.wait()

@@ -1,236 +1,314 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers to a CLI in its mode `auto` that asks whether it may edit a file.
+"""Reviews of the edits that a CLI would make without a question.
 
-Our settings layer makes it ask.  Where it is connected as an IDE client, the answer is no decision, and it opens a
-review by `openDiff` as it does in its mode `default`: its terminal asks at the same time, and the answer there
-counts.  A subagent has no terminal to ask in, and a CLI that is not connected has no `openDiff`: for these the request
-is held while its review is open, and answered with the user's decision.
+The CLI calls a hook before each of them, and waits for its answer.  Accepted as it is, the CLI makes the edit;
+rejected, it does not, and the model reads why.  Accepted with changes, the text is written here, and the model reads
+what became of its edit.
+
+A hook is held for the better part of a minute; longer no CLI waits.  Then its terminal asks, for as long as it takes,
+and is answered from here: by its files, see `terminal_files`, or by a key.  A subagent has no terminal, and is told to
+make the same call again, which is held for the same review; so is a CLI that works without a terminal.
+
+What is shown is what the CLI would write, to the byte.  Where that is not known, the terminal asks, with the CLI's own
+difference.  Nothing here permits what the CLI would have asked about: commands, and edits that it has asked about, are
+no affair of these reviews.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Reply, run_while_wanted
-from qwen_companion.doors.conditions import is_inside, may_pass
-from qwen_companion.doors.disk import Disk
+from qwen_companion.doors.calls import Reply, ask, refuse, run_while_wanted
+from qwen_companion.doors.files import CHANGED, Files
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
-from qwen_companion.errors import EmacsUnavailableError
+from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
+from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
+from qwen_companion.texts.unified import unified
 from qwen_companion.threads import in_thread
 
 ALL = "all"
 OPEN = "open"
-"""Which edits are reviewed: those of all files, or of the files that buffers visit."""
+ALL_MODES = "all-modes"
+"""Which edits are reviewed: in the mode `auto` those of all files, or of the files that buffers visit, or in all modes.
+"""
 
 OPEN_S = 10.0
-"""How long Emacs may take to begin a review; after that the CLI goes on as if it had not asked."""
+"""How long Emacs may take to begin a review; after that the terminal asks."""
 
 HOLD_S = REVIEW_TIMEOUT_S - 10.0
-"""How long one request is held: less than the CLI waits, so that it is answered."""
+"""How long a hook is held: less than the CLI waits, so that it is answered."""
 
 RETURN_S = 600.0
-"""How long a review stays open after its subagent was told to ask again, and has not."""
+"""How long a review stays open after the model was told to make its call again, and has not."""
+
+CONFIRM_S = 15.0
+"""How long the terminal may take to ask after its hook was answered, in seconds."""
+
+_POLL_S = 0.1
+
+_YES_KEY, _NO_KEY = "1", "\x1b"
 
 BUSY = "Emacs is busy and shows no review."
+
+UNKNOWN_CLI = "Emacs does not know the program that wants to make this change."
+
+STILL_ASKING = (
+    "The user is reviewing this change in Emacs and has not decided. Answer there or here. "
+    "If you are the model that reads this, make exactly the same call again to wait for the decision."
+)
 
 STILL_REVIEWING = (
     "The user is still reviewing this change in Emacs and has not decided. "
     "Make exactly the same call again to wait for the decision."
 )
 
+REJECTED = "The user rejected this change."
+DROPPED = "The user dropped all of this change."
+
+_CHANGED = (
+    "The user accepted this change{edits}, but it is not made: {path}: {reason}. Read the file again, and propose the "
+    "change anew."
+)
+
+_WRITTEN_HERE = (
+    "The user accepted this change with edits of their own, and the result is in {path} already. Nothing is left to do "
+    "for this call: do not repeat it, and do not take the user's edits back. {difference}Read {path} again before you "
+    "edit it the next time."
+)
+
+_WRITTEN_OVER = (
+    "The user accepted this change with edits of their own, which have just replaced your text in {path}. Do not take "
+    "them back. {difference}Read {path} again before you edit it the next time."
+)
+
+_DIFFERENCE = "How the file differs from what you proposed (- proposed, + in the file):\n\n{}\n"
+
+_MOST_DIFFERENCE = 8000
+"""Characters of the longest difference that a model is told; a CLI cuts what a hook says at 10,000."""
+
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 @frozen
 class Asker:
-    """The CLI that asks: its process, that of `peer`, its `label` for the user, its `session` for Emacs.
+    """The CLI that asks: the process of `peer`, its `label` for the user, its `session` for Emacs.
 
-    `opens_reviews` says that it is connected and opens reviews by itself.  Its files are on `disk`, None for that
-    of this machine.
+    `files` are those where it runs, None where that place is not served.
     """
 
     peer: Peer
     session: str
     label: str
-    opens_reviews: bool
-    disk: Disk | None = None
+    files: Files | None
 
 
 @frozen
 class _Facts:
-    """An edit compared with the disk: the `text` there is, None where there is none, and the one that is `proposed`."""
+    """An edit compared with the disk: the `data` there, None where there is no file, and the text `proposed` for it.
 
-    text: str | None
+    Both have the byte order mark and the line ends that the CLI would write.
+    """
+
+    data: bytes | None
     proposed: str
+
+    @property
+    def text(self) -> str | None:
+        """The text there."""
+        return None if self.data is None else self.data.decode("utf-8")
 
 
 class UnreviewableError(Exception):
-    """There is no text to show; the text of this tells the model why."""
+    """There is no text to show; the text of this tells the user, or the model, why."""
 
 
 @dataclass(eq=False)
 class _Held:
-    """A review of what `asker` and AGENT proposed; `facts` are those of the time when it began.
+    """A review of the call `event` of `asker`, which writes `path` of `target`; `facts` are of the time when it began.
 
-    `decided` is set once there is a `decision`.
+    `decided` is set once there is a `decision`, `dialog` when the terminal asks, where that is not seen in its `files`.
+    `is_held` says that the hook waits, `is_asked` that the terminal asks; with neither, the model is to make its call
+    again.
     """
 
     proposal: Proposal
     asker: Asker
-    agent_id: str | None
+    event: events.PreToolUse
+    path: str
+    target: Files
     facts: _Facts
+    files: TerminalFiles | None
+    is_held: bool = True
+    is_asked: bool = False
+    is_answered: bool = False
     decided: anyio.Event = field(default_factory=anyio.Event)
+    dialog: anyio.Event = field(default_factory=anyio.Event)
     decision: Decision | None = None
     abandonment: asyncio.TimerHandle | None = None
-    """The timer that ends it while no request is held for it."""
+    """The timer that ends it while the model is to make its call again."""
+
+    @property
+    def content(self) -> str | None:
+        """The accepted text, None as long as none is."""
+        return None if self.decision is None else self.decision.content
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the user has accepted another text than the proposed one."""
+        return self.content not in (None, self.facts.proposed)
+
+    @property
+    def prompt(self) -> str | None:
+        """What tells the model why the user has rejected it, None where they do not say: no terminal takes that."""
+        reason = None if self.decision is None or self.content is not None else self.decision.reason
+        return reason and f"{REJECTED} {reason}"
+
+    def words(self, template: str) -> str:
+        """Return what the model reads of a text that the user has edited, by `template`."""
+        proposed, written = (_unix(text) for text in (self.facts.proposed, self.content or ""))
+        difference = unified(proposed, written)
+        told = _DIFFERENCE.format(difference) if len(difference) <= _MOST_DIFFERENCE else ""
+        return template.format(path=self.path, difference=told)
+
+
+Hear = Callable[[events.ToolEvent], Awaitable[str]]
+"""Has the listeners hear an event, waits for them, and returns their texts for the model, "" for none."""
 
 
 class HookReviews:
-    """The requests for permission, and the reviews that some become.
-
-    A CLI waits for a minute only.  A subagent that has not got a decision by then is told to ask again; when it makes
-    the same call, that is held for the same review.
-    """
+    """See the top of this file.  Its methods are for the event loop."""
 
     def __init__(
         self,
+        tasks: TaskGroup,
         editor: Editor,
-        environ: Mapping[str, str],
+        directory: str,
+        warn: Callable[[str], None],
         open_s: float = OPEN_S,
         hold_s: float = HOLD_S,
         return_s: float = RETURN_S,
+        confirm_s: float = CONFIRM_S,
+        files_of: Callable[[Peer, str], TerminalFiles | None] = terminal_files,
     ) -> None:
-        """`environ` is the one that CLIs here find their settings by.  For the times in seconds see the constants."""
+        """`directory` has the files of terminals; `warn` tells the user.  For the limits, in seconds, see above."""
         self.scope: str | None = None
+        self._tasks = tasks
         self._editor = editor
-        self._disk = Disk(environ)
+        self._directory = directory
+        self._warn = warn
         self._open_s = open_s
         self._hold_s = hold_s
         self._return_s = return_s
+        self._confirm_s = confirm_s
+        self._files_of = files_of
         self._held: dict[str, _Held] = {}
-
-    def decide(self, identifier: str, decision: Decision) -> None:
-        """Take the user's decision on the proposal `identifier`."""
-        held = self._held.get(identifier)
-        if held is None or held.decision is not None:
-            self._editor.settled(identifier)
-        else:
-            held.decision = decision
-            held.decided.set()
+        self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
+        """The edits that the CLI of each process has asked about by itself, which have not begun."""
 
     def waiting(self) -> list[Proposal]:
         """Return the proposals on which the user has not decided."""
         return [held.proposal for held in self._held.values() if held.decision is None]
 
-    def end_agent(self, pid: int, agent_id: str) -> None:
-        """End the reviews of the subagent `agent_id` of process `pid`."""
-        for held in list(self._held.values()):
-            if (held.asker.peer.pid, held.agent_id) == (pid, agent_id):
-                self._abandon(held)
-
-    def end_process(self, pid: int) -> None:
-        """End the reviews of the process `pid`."""
-        for held in list(self._held.values()):
-            if held.asker.peer.pid == pid:
-                self._abandon(held)
+    # --- A call
 
     async def reply(
-        self, request: events.PermissionRequest, asker: Asker, agent: str | None, gone: anyio.Event
+        self, event: events.PreToolUse, asker: Asker | None, agent: str | None, hear: Hear, gone: anyio.Event
     ) -> Reply:
-        """Return the reply to `request` of `asker`.
+        """Return the reply to `event` of `asker`, None for an unknown one.
 
-        `agent` is the name of the subagent that asks, if it is one.  `gone` is set when nobody waits for the reply.
+        `agent` is the name of the subagent that makes the call, if it is one.  `gone` is set when nobody waits for the
+        reply.
         """
-        if request.mode != events.AUTO or request.tool_name not in events.EDIT_TOOLS:
-            return Reply(events.NO_DECISION)
-        disk = asker.disk or self._disk
+        ends = anyio.current_time() + self._hold_s
+        target = None if asker is None else asker.files
+        if not self._covers(event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
+            return Reply()
+        if asker is None or target is None:
+            return Reply(ask(UNKNOWN_CLI))
         try:
-            directories = [file_name(request.cwd), *([asker.peer.directory] if asker.peer.directory else [])]
-            path = file_name(request.tool_input.get("file_path", request.tool_input.get("notebook_path")))
-        except FileNameError:
-            return Reply(events.NO_DECISION)
-        opens = agent is None and asker.opens_reviews
-        if (opens and self.scope == ALL) or not await in_thread(_is_in_all, path, directories, disk):
-            return Reply(events.NO_DECISION)
-        if not await self._is_reviewed(disk.name(path)):
-            if await in_thread(may_pass, request.tool_name, path, request.cwd, disk):
-                return Reply(events.allow())
-            # A subagent cannot ask: no decision would be a no.
-            if agent is None or self.scope is None:
-                return Reply(events.NO_DECISION)
-        elif opens:
-            return Reply(events.NO_DECISION)
-        try:
-            return await self._review(request, path, disk, asker, agent, gone)
-        except (UnreviewableError, TargetError) as error:
-            return Reply(events.NO_DECISION if agent is None else events.deny(str(error)))
+            path = file_name(_path(event))
+            if not await self._is_in_scope(target.name(path) or path):
+                return Reply()
+            facts = await in_thread(_facts, event, path, await target.review_file(path))
+            held = self._find(event, path, asker, facts)
+            if held is None:
+                held = await self._begin(event, path, asker, target, agent, facts, gone)
+        except (FileNameError, TargetError, UnreviewableError) as error:
+            return Reply(ask(str(error)))
+        await run_while_wanted(held.decided.wait, ends - anyio.current_time(), gone)
+        held.is_held = False
+        if gone.is_set():
+            self._end(held, "its CLI does not wait for it any more")
+        return await self._answer(held, agent, hear)
 
-    async def _is_reviewed(self, path: str) -> bool:
+    async def _answer(self, held: _Held, agent: str | None, hear: Hear) -> Reply:
+        """Return the reply to the call `held` of `agent` for which the hook has waited."""
+        if held.proposal.id not in self._held:
+            # The turn is over; nobody reads this.
+            return Reply(refuse(REJECTED))
+        if held.decision is not None:
+            return await self._carry_out(held, hear)
+        if agent is None:
+            self._release(held)
+            return Reply(ask(STILL_ASKING))
+        self._await_same_call(held)
+        return Reply(refuse(STILL_REVIEWING))
+
+    def _covers(self, mode: str | None) -> bool:
+        """Return whether edits in the approval `mode` are reviewed here: only those about which no CLI asks."""
+        if self.scope == ALL_MODES:
+            return mode not in (None, "default", "plan")
+        return self.scope is not None and mode == events.AUTO
+
+    def _was_asked(self, pid: int, event: events.PreToolUse) -> bool:
+        """Return whether the CLI of process `pid` has asked about this very call, which begins now."""
+        asked = self._asked.get(pid, [])
+        call = (event.agent_id, event.tool_name, _path(event))
+        if call not in asked:
+            return False
+        asked.remove(call)
+        return True
+
+    async def _is_in_scope(self, name: str) -> bool:
         if self.scope != OPEN:
-            return self.scope == ALL
+            return True
         try:
-            return await self._editor.is_visited(path)
+            return await self._editor.is_visited(name)
         except EmacsUnavailableError:
             return True
 
-    async def _review(
-        self,
-        request: events.PermissionRequest,
-        path: str,
-        disk: Disk,
-        asker: Asker,
-        agent: str | None,
-        gone: anyio.Event,
-    ) -> Reply:
-        """Review the edit.
-
-        :raises UnreviewableError, TargetError: where there is nothing to show
-        """
-        facts = await in_thread(_facts, request, path, await disk.review_file(path))
-        held = self._find(request, path, asker, facts)
-        if held is None:
-            held = await self._begin(request, path, asker, agent, facts, gone)
-        await run_while_wanted(held.decided.wait, self._hold_s, gone)
-        if gone.is_set():
-            self._abandon(held)
-        elif held.decision is not None:
-            del self._held[held.proposal.id]
-            return Reply(_answer(request, held.facts, held.decision), lambda: self._editor.settled(held.proposal.id))
-        elif agent is None:
-            self._abandon(held)
-        else:
-            held.abandonment = asyncio.get_running_loop().call_later(self._return_s, self._abandon, held)
-            return Reply(events.deny(STILL_REVIEWING))
-        return Reply(events.NO_DECISION)
-
-    def _find(self, request: events.PermissionRequest, path: str, asker: Asker, facts: _Facts) -> _Held | None:
-        """Return the review of the same change by the same agent, if that was told to ask again."""
+    def _find(self, event: events.PreToolUse, path: str, asker: Asker, facts: _Facts) -> _Held | None:
+        """Return the review of the same change by the same agent, which was to make its call again."""
         for held in self._held.values():
-            same = (held.asker.peer.pid, held.agent_id, held.proposal.path) == (asker.peer.pid, request.agent_id, path)
-            if same and held.facts == facts and held.abandonment is not None:
-                held.abandonment.cancel()
-                held.abandonment = None
+            same = (held.asker.peer.pid, held.event.agent_id, held.path) == (asker.peer.pid, event.agent_id, path)
+            if same and held.facts == facts and not held.is_held and not held.is_answered:
+                held.event, held.is_held, held.is_asked = event, True, False
+                if held.abandonment is not None:
+                    held.abandonment.cancel()
                 return held
         return None
 
     async def _begin(
         self,
-        request: events.PermissionRequest,
+        event: events.PreToolUse,
         path: str,
         asker: Asker,
+        target: Files,
         agent: str | None,
         facts: _Facts,
         gone: anyio.Event,
@@ -241,23 +319,188 @@ class HookReviews:
         """
         proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
         label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
-        held = self._held[proposal.id] = _Held(proposal, asker, request.agent_id, facts)
+        files = None if agent else await in_thread(self._files_of, asker.peer, self._directory)
+        held = self._held[proposal.id] = _Held(proposal, asker, event, path, target, facts, files)
         refusal = await begin_review(self._editor, proposal, label, facts.proposed, self._open_s, gone)
+        if refusal is None:
+            return held
+        del self._held[proposal.id]
         if refusal == BUSY:
             # If it shows the review when it has time, it is told at once that it is over.
-            self._abandon(held)
-        elif refusal is None:
-            return held
-        else:
-            del self._held[proposal.id]
+            self._editor.abandon(proposal)
         raise UnreviewableError(refusal)
 
-    def _abandon(self, held: _Held) -> None:
-        """Abandon the review `held`, which nobody waits for any more."""
-        if self._held.pop(held.proposal.id, None) is not None:
-            self._editor.abandon(held.proposal)
+    def _await_same_call(self, held: _Held) -> None:
+        held.is_asked = False
+        if held.abandonment is not None:
+            held.abandonment.cancel()
+        loop = asyncio.get_running_loop()
+        held.abandonment = loop.call_later(self._return_s, self._end, held, "the model has not come back to it")
+
+    def _release(self, held: _Held) -> None:
+        """Leave `held` to the terminal, which asks now if there is one."""
+        held.is_asked = True
+        if held.files is not None or held.asker.peer.terminal is not None:
+            self._editor.released(held.proposal, "its terminal asks as well", answerable=True)
+
+    # --- The decision
+
+    def decide(self, identifier: str, decision: Decision) -> None:
+        """Take the user's decision on the proposal `identifier`."""
+        held = self._held.get(identifier)
+        if held is None or held.decision is not None:
+            self._editor.settled(identifier)
+            return
+        held.decision = decision
+        held.decided.set()
+        if held.is_asked:
+            self._tasks.start_soon(self._answer_terminal, held)
+
+    async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
+        """Carry out the decision on `held`, whose hook waits, and return the reply."""
+        del self._held[held.proposal.id]
+        content, path = held.content, held.path
+        answer = refuse((held.decision and held.decision.reason) or REJECTED)
+        if content is not None and held.facts.data is not None and content == held.facts.text:
+            answer = refuse(DROPPED)
+        elif content is not None:
+            try:
+                answer = await (_write(held, content, hear) if held.is_edited else _pass(held))
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._editor.abandon(held.proposal, reason)
+                edits = " with edits" if held.is_edited else ""
+                answer = refuse(_CHANGED.format(edits=edits, path=path, reason=reason))
+        return Reply(answer, lambda: self._editor.settled(held.proposal.id))
+
+    async def _answer_terminal(self, held: _Held) -> None:
+        """Answer what the terminal asks with the decision on `held`."""
+        try:
+            if held.files is None and held.asker.peer.terminal is None and not held.dialog.is_set():
+                # Nobody is asked there, it seems: the model makes its call again.
+                self._await_same_call(held)
+                return
+            await _give_answer(held, self._editor, self._confirm_s)
+        except (CompanionError, OSError) as error:
+            if held.proposal.id in self._held:
+                self._warn(f"{error}: answer in the terminal")
+                self._end(held, "the terminal did not take the answer")
+            return
+        held.is_answered = True
+        self._editor.settled(held.proposal.id)
+
+    # --- The ends of calls
+
+    def note(self, pid: int, event: events.Event) -> None:
+        """Note what `event` of process `pid` says of its calls."""
+        if isinstance(event, events.PermissionRequest) and event.tool_name in events.EDIT_TOOLS:
+            self._asked.setdefault(pid, []).append((event.agent_id, event.tool_name, _path(event)))
+        elif isinstance(event, events.PostToolBatch):
+            self._note_batch(pid, event)
+        elif isinstance(event, events.AttentionRequest) and event.notification_type == "permission_prompt":
+            self._note_dialog(pid, event)
+        elif _ends_turn(event):
+            self._asked[pid] = [call for call in self._asked.get(pid, []) if call[0] is not None]
+            for held in self._of(pid, event):
+                self._end(held, "the turn is over")
+        elif isinstance(event, events.PostToolUseFailure):
+            for held in self._of_call(pid, event.tool_call_id):
+                self._end(held, "the CLI could not make the change")
+
+    def _note_dialog(self, pid: int, event: events.Event) -> None:
+        for held in self._of(pid, event):
+            if held.is_asked and not held.dialog.is_set():
+                held.dialog.set()
+                if held.files is None and held.asker.peer.terminal is None:
+                    self._editor.released(held.proposal, "its terminal asks now", answerable=False)
+
+    def _note_batch(self, pid: int, event: events.PostToolBatch) -> None:
+        for held in self._of(pid, None):
+            status = event.status(held.event.tool_call_id)
+            if status == "error" and held.is_asked and held.decision is None:
+                # Nobody was asked, and the model has read that it is to make its call again.
+                self._await_same_call(held)
+            elif status in ("success", "cancelled"):
+                self._end(held, "it was answered in the terminal")
+
+    def awaits(self, pid: int, event: events.PostToolUse) -> bool:
+        """Return whether a review is open of the call of process `pid` that has run."""
+        return bool(self._of_call(pid, event.tool_call_id))
+
+    async def ran(self, pid: int, event: events.PostToolUse) -> str:
+        """Note that a call has run; return what the model is to read with its result, "" for nothing.
+
+        If the user has accepted it with changes, its text is replaced by theirs.
+        """
+        for held in self._of_call(pid, event.tool_call_id):
+            content = held.content
+            if content is not None and not held.is_answered:
+                held.is_answered = True
+                self._editor.settled(held.proposal.id)
+            self._end(held, "it was accepted in the terminal")
+            if content is not None and held.is_edited:
+                try:
+                    proposed = held.facts.proposed.encode("utf-8")
+                    await held.target.write(held.path, proposed, content.encode("utf-8"))
+                except OSError:
+                    # Emacs, which waits for that text, says that the file does not hold it.
+                    return ""
+                return held.words(_WRITTEN_OVER)
+        return ""
+
+    def end_agent(self, pid: int, agent_id: str) -> None:
+        """End the reviews of the subagent `agent_id` of process `pid`."""
+        self._asked[pid] = [call for call in self._asked.get(pid, []) if call[0] != agent_id]
+        for held in self._of(pid, None):
+            if held.event.agent_id == agent_id:
+                self._end(held, "the subagent has ended")
+
+    def end_process(self, pid: int) -> None:
+        """End the reviews of the process `pid`."""
+        self._asked.pop(pid, None)
+        for held in self._of(pid, None):
+            self._end(held, "the CLI has ended")
+
+    def _of(self, pid: int, event: events.Event | None) -> list[_Held]:
+        """Return what is held of process `pid`, with an `event` of the conversation only what it can concern."""
+        found = [held for held in self._held.values() if held.asker.peer.pid == pid]
+        if event is None:
+            return found
+        # Versions that name no turns do not say either whether a subagent makes a call.
+        conversation = [held for held in found if held.event.agent_id is None or held.event.prompt_id is None]
+        return [held for held in conversation if not event.timestamp or event.timestamp >= held.event.timestamp]
+
+    def _of_call(self, pid: int, call: str | None) -> list[_Held]:
+        return [held for held in self._of(pid, None) if call is not None and held.event.tool_call_id == call]
+
+    def _end(self, held: _Held, reason: str) -> None:
+        """End `held`, for which nobody waits any more, for `reason`."""
+        if self._held.pop(held.proposal.id, None) is None:
+            return
+        if held.abandonment is not None:
+            held.abandonment.cancel()
+        if not held.is_answered:
+            self._editor.abandon(held.proposal, reason)
             if held.decision is not None:
                 self._editor.settled(held.proposal.id)
+        elif held.files is not None and held.prompt is not None:
+            self._tasks.start_soon(self._send_prompt, held.files, held.prompt)
+        held.decided.set()
+
+    async def _send_prompt(self, files: TerminalFiles, prompt: str) -> None:
+        try:
+            await in_thread(append_prompt, files.directory, files.answers, prompt)
+        except PromptError as error:
+            self._warn(f"{error}; the model has not got your reason")
+
+
+def _ends_turn(event: events.Event) -> bool:
+    """Return whether no call of the conversation with the user can go on after `event`."""
+    if event.agent_id is not None:
+        return False
+    if isinstance(event, events.AttentionRequest):
+        return event.notification_type == "idle_prompt"
+    return event.begins_turn or isinstance(event, events.Stop | events.StopFailure | events.SessionEnd)
 
 
 async def begin_review(
@@ -269,84 +512,129 @@ async def begin_review(
     """
     answers: list[str | None] = []
 
-    async def ask() -> None:
+    async def ask_editor() -> None:
         try:
             answers.append(await editor.open_review(proposal, label, text))
         except EmacsUnavailableError as error:
             answers.append(str(error))
 
-    await run_while_wanted(ask, limit_s, gone)
+    await run_while_wanted(ask_editor, limit_s, gone)
     return answers[0] if answers else BUSY
 
 
-def _answer(request: events.PermissionRequest, facts: _Facts, decision: Decision) -> events.Answer:
-    if decision.content is None:
-        return events.deny("The user rejected this change.")
-    if decision.content == (facts.text or "") and facts.text is not None:
-        return events.deny("The user dropped all of this change.")
-    if decision.content == facts.proposed:
-        return events.allow()
-    if request.tool_name == events.WRITE:
-        return events.allow({**request.tool_input, "content": decision.content})
-    # The whole text for the whole text.  Should the file have changed meanwhile, the CLI does not find the old one.
-    changed = {**request.tool_input, "old_string": facts.text or "", "new_string": decision.content}
-    return events.allow({**changed, "replace_all": False} if "replace_all" in changed else changed)
+async def _pass(held: _Held) -> events.Answer:
+    """Let the CLI make the edit `held`.
 
-
-def _is_in_all(path: str, directories: list[str], disk: Disk) -> bool:
-    """Return whether `path` lies in each of `directories` of `disk`; it is no where that cannot be found out."""
+    :raises OSError: where it would not make what the user has seen
+    """
     try:
-        disk.expect([path, *directories], ())
-        return all(is_inside(path, directory, disk) for directory in directories)
-    except OSError:
-        return False
+        data = await in_thread(_read, held.path, await held.target.review_file(held.path))
+    except (TargetError, UnreviewableError) as error:
+        raise OSError(str(error)) from None
+    if data != held.facts.data:
+        raise OSError(CHANGED)
+    return events.NO_DECISION
 
 
-def _facts(request: events.PermissionRequest, path: str, file: str) -> _Facts:
+async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
+    """Write `content`, as which the user has accepted `held`, as the edit of the CLI; return what it is told.
+
+    :raises OSError: where that fails
+    """
+    await hear(held.event)
+    await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
+    said = await hear(events.PostToolUse.model_validate(held.event.model_dump()))
+    return refuse("\n\n".join(filter(None, (held.words(_WRITTEN_HERE), said))))
+
+
+async def _give_answer(held: _Held, editor: Editor, confirm_s: float) -> None:
+    """Tell the terminal the decision on `held` once it asks.
+
+    :raises PromptError: when it does not ask, or takes no answer
+    :raises OSError: when its files cannot be read
+    """
+    allowed = held.content is not None and (held.facts.data is None or held.content != held.facts.text)
+    with anyio.move_on_after(confirm_s):
+        while held.files is not None:
+            for request, asked in (await in_thread(held.files.awaited)).items():
+                if asked.call == held.event.tool_call_id:
+                    await in_thread(held.files.answer, request, allowed)
+                    return
+            await anyio.sleep(_POLL_S)
+        await held.dialog.wait()
+        if await editor.type_key(held.proposal, _YES_KEY if allowed else _NO_KEY, held.prompt):
+            return
+    raise PromptError("the terminal takes no answer from Emacs")
+
+
+def _path(event: events.ToolEvent) -> object:
+    return event.tool_input.get("file_path", event.tool_input.get("notebook_path"))
+
+
+def _unix(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
     """Return the facts that a review of `path` needs, whose text the `file` of this machine has.
 
-    :raises UnreviewableError: where there is nothing to show
+    :raises UnreviewableError: where it is not certain what the CLI would write
     """
-    text = _read(path, file)
-    tool_input = request.tool_input
-    if request.tool_name == events.WRITE:
-        return _Facts(text, _string(tool_input, "content"))
-    if request.tool_name != events.EDIT:
-        raise UnreviewableError(f"{request.tool_name} of a subagent cannot be reviewed in Emacs.")
-    old, new = _string(tool_input, "old_string"), _string(tool_input, "new_string")
-    if old == "":
-        if text is None:
-            return _Facts(None, new)
-        raise UnreviewableError(f"{path} is there already.")
-    count = (text or "").count(old)
-    if text is None or count == 0 or (count > 1 and tool_input.get("replace_all") is not True):
+    data = _read(path, file)
+    text = "" if data is None else data.decode("utf-8")
+    proposed = _proposed(event, path, None if data is None else _unix(text.removeprefix("\ufeff")))
+    if "\r" in proposed:
+        raise UnreviewableError(f"The text for {path} has carriage returns, so Emacs cannot show it.")
+    # The CLI keeps these.
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    return _Facts(data, mark + (proposed.replace("\n", "\r\n") if "\r\n" in text else proposed))
+
+
+def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
+    """Return what the CLI makes of `text`, which is None where there is no file.
+
+    :raises UnreviewableError: where that is not certain
+    """
+    if event.tool_name == events.WRITE:
+        return _string(event.tool_input, "content")
+    if event.tool_name != events.EDIT:
+        raise UnreviewableError(f"Emacs cannot show what {event.tool_name} changes.")
+    old, new = _string(event.tool_input, "old_string"), _string(event.tool_input, "new_string")
+    if old == "" and text is None:
+        return new
+    count = text.count(old) if text and old else 0
+    if text is None or count == 0 or (count > 1 and event.tool_input.get("replace_all") is not True):
         raise UnreviewableError(
-            f"old_string occurs {count} times in {path}, so the change cannot be shown to the user. "
+            f"Emacs cannot show this change: old_string occurs {count} times in {path}. "
             "Read the file again and give a text that occurs exactly once."
         )
-    return _Facts(text, text.replace(old, new))
+    if not new and not old.endswith("\n") and f"{old}\n" in text:
+        raise UnreviewableError(f"Emacs cannot show this change: whether a line end of {path} goes with it is open.")
+    return text.replace(old, new)
 
 
-def _read(path: str, file: str) -> str | None:
-    """Return the text of `file` as the CLI sees it, which calls it `path`, None where there is no file."""
+def _read(path: str, file: str) -> bytes | None:
+    """Return the bytes of `file`, which the CLI calls `path`, None where there is no file.
+
+    :raises UnreviewableError: where they are no text that can be shown
+    """
     try:
         with open(file, "rb") as opened:
             data = opened.read(_MAX_FILE_BYTES + 1)
+        data.decode("utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreviewableError(f"{path} cannot be read: {error.strerror}.") from None
-    try:
-        text = data.decode("utf-8")
+        raise UnreviewableError(f"Emacs cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UnreviewableError(f"{path} is not UTF-8, so the change cannot be shown to the user.") from None
+        raise UnreviewableError(f"{path} is not UTF-8, so Emacs cannot show the change.") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise UnreviewableError(f"{path} is too large to be shown to the user.")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+        raise UnreviewableError(f"{path} is too large to be shown in Emacs.")
+    return data
 
 
 def _string(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
     if not isinstance(value, str):
-        raise UnreviewableError(f"{key} must be a string.")
+        raise UnreviewableError(f"{key} is not a string.")
     return value

@@ -32,6 +32,14 @@ _TRIM_BYTES = 4 * 1024 * 1024
 
 
 @frozen
+class AskedCall:
+    """A call of `tool`; hooks name it `call`."""
+
+    tool: str
+    call: str
+
+
+@frozen
 class TerminalFiles:
     """The file `events` that a CLI writes, and `answers`, which it reads; both lie in `directory`."""
 
@@ -46,19 +54,19 @@ class TerminalFiles:
             if os.stat(self.events).st_blocks * 512 > _TRIM_BYTES:
                 os.truncate(self.events, 0)
 
-    def awaited(self) -> dict[str, str]:
-        """Return the tools that the terminal asks about since the model's last message, by the ids of its requests.
+    def awaited(self) -> dict[str, AskedCall]:
+        """Return the calls that the terminal asks about since the model's last message, by the ids of its requests.
 
         One that was refused may still be among them.
         """
-        asked: dict[str, str] = {}
+        asked: dict[str, AskedCall] = {}
         for line in self._newest_lines():
             if _MESSAGE in line[:_TYPE_BYTES]:
                 asked.clear()
             event = (read_object(line) or {}) if b'"control_re' in line[:_TYPE_BYTES] else {}
-            identifier, tool = event.get("request_id"), as_object(event.get("request")).get("tool_name")
-            if isinstance(identifier, str) and isinstance(tool, str):
-                asked[identifier] = tool
+            identifier, request = event.get("request_id"), as_object(event.get("request"))
+            if isinstance(identifier, str) and isinstance(tool := request.get("tool_name"), str):
+                asked[identifier] = AskedCall(tool, str(request.get("tool_use_id", "")))
             asked.pop(str(as_object(event.get("response")).get("request_id")), None)
         return asked
 

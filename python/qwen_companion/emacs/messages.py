@@ -855,7 +855,8 @@ class Published(Notification):
     """`published`: the discovery files are on disk, with the variables for terminals and warnings for the user.
 
     `roots` are those of the `roots` call that is answered, even if one of them was left out; `reachable` says whether
-    any is left, since without one no CLI connects.
+    any is left, since without one no CLI connects.  `guarded` says whether a CLI asks before an edit when this process
+    does not answer.
     """
 
     roots: Sequence[str]
@@ -864,6 +865,7 @@ class Published(Notification):
     token: str
     environment: Mapping[str, str]
     warnings: Sequence[str]
+    guarded: bool
 
 
 @frozen

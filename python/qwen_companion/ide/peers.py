@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Any, cast
 
@@ -21,22 +20,18 @@ import psutil
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.json_objects import read_object
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
 @frozen
 class Caller:
-    """The program that is calling.  `name` and `version` are "" where the process does not tell.
-
-    `environ` has, of one at another place, the variables by which it finds its settings, and its shell programs.
-    """
+    """The program that is calling.  `name` and `version` are "" where the process does not tell."""
 
     peer: Peer
     name: str
     version: str
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def label(self) -> str:
@@ -74,6 +69,9 @@ _FORWARDERS = frozenset(
     )
 )
 """Programs that carry a connection for a process elsewhere: theirs is neither the directory nor the life of the CLI."""
+
+_SHELLS = ("sh", "bash", "dash")
+"""In which a CLI runs the command of a hook."""
 
 _INTERPRETER = re.compile(r"(node|nodejs|bun|deno)[\d.]*")
 
@@ -127,6 +125,7 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
     """
     try:
         process = _holder(connection)
+        process = process and _without_command(process)
         if process is None or process.name() in _FORWARDERS:
             return None
         if process.pid not in _recent:
@@ -159,8 +158,7 @@ def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
         terminal=terminal if isinstance(terminal, int) else None,
         prompts=who.get("prompts") is True,
     )
-    variables = {key: value for key, value in as_object(who.get("environ")).items() if isinstance(value, str)}
-    return Caller(peer, product.name if product else _label(name), _label(version), variables)
+    return Caller(peer, product.name if product else _label(name), _label(version))
 
 
 def _pids(value: object) -> tuple[int, ...]:
@@ -193,6 +191,14 @@ def _holder(connection: Connection) -> psutil.Process | None:
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(pid)
     return None
+
+
+def _without_command(process: psutil.Process) -> psutil.Process | None:
+    """Return the CLI of `process`, where that is the program that calls its command hook, by a shell of the CLI."""
+    if process.name() != "curl":
+        return process
+    parent = process.parent()
+    return parent.parent() if parent is not None and parent.name() in _SHELLS else parent
 
 
 def _candidates() -> Iterator[int]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object

@@ -19,7 +19,7 @@ import psutil
 from qwen_companion.discovery.dialects import LOCK_FILE
 from qwen_companion.discovery.files import directory_of
 from qwen_companion.domain import RegisteredCli
-from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen

@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
 from qwen_companion.discovery.files import EDITOR_INFO
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.doors.hook_settings import CommandHook, header_line
 from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.link import Greeting, Link, objects
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 
-LayerOf = Callable[[int, str, str], "JsonObject | None"]
-"""Returns the settings layer for a port, the secret of the hooks and that of the tools; None for none."""
+LayerOf = Callable[[int, str, str, CommandHook | None], "JsonObject | None"]
+"""Returns the settings layer for a port, the secret of the hooks, that of the tools, and the command before edits.
+
+None for no layer.
+"""
 
 
 async def lay(
@@ -60,7 +64,11 @@ async def _lay_layer(
     link: Link, greeting: Greeting, keys: Keys, layer_of: LayerOf, warn: Callable[[str], None]
 ) -> str | None:
     """Lay down the settings layer; return its path, None where there is none."""
-    ours = layer_of(keys.port, keys.secrets[HOOK_PATH], keys.secrets[TOOL_PATH])
+    secret, command = keys.secrets[HOOK_PATH], None
+    if greeting.curl:
+        laid = (await link.request("lay", kind="header", port=keys.port, text=header_line(secret))).get("path")
+        command = CommandHook(greeting.curl, laid) if isinstance(laid, str) else None
+    ours = layer_of(keys.port, secret, keys.secrets[TOOL_PATH], command)
     if ours is None:
         return None
     texts = objects((await link.request("texts", paths=[greeting.layer])).get("texts"))

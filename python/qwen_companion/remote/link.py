@@ -78,7 +78,7 @@ class RequestError(CompanionError):
 class Greeting:
     """What the relay says of itself: its process, the home directory, where it lays files, where its Node.js lies.
 
-    `layer` is the file of settings that a CLI there would read in the place of ours.
+    `layer` is the file of settings that a CLI there would read in the place of ours.  `curl` is that program, or "".
     """
 
     pid: int
@@ -87,6 +87,7 @@ class Greeting:
     folder: str
     node: str
     layer: str
+    curl: str
 
 
 @dataclass(eq=False)
@@ -385,7 +386,7 @@ def read_look(values: Mapping[str, Any]) -> Look | None:
 def _greeting(values: Mapping[str, Any]) -> Greeting:
     if values.get("version") != VERSION:
         raise FrameError("the relay is of another version than this Emacs: restart qwen-companion-mode")
-    pid, texts = values.get("pid"), [values.get(key) for key in ("started", "home", "folder", "node", "layer")]
+    pid, texts = values.get("pid"), [values.get(key) for key in ("started", "home", "folder", "node", "layer", "curl")]
     if not isinstance(pid, int) or not all(isinstance(text, str) and len(text) < 4096 for text in texts):
         raise FrameError("the relay's greeting is not understood")
     return Greeting(pid, *map(str, texts))

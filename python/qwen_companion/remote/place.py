@@ -136,11 +136,6 @@ class Place:
         """Return the home directory there, "" while that is not known."""
         return self._greeting.home if self._greeting else ""
 
-    @property
-    def layer(self) -> str:
-        """Return the file of settings there in whose place ours is read, "" while that is not known."""
-        return self._greeting.layer if self._greeting else ""
-
     def name(self, path: object) -> str | None:
         """See `name_at`."""
         return name_at(self.names, self._roots, path)
@@ -151,6 +146,11 @@ class Place:
         :raises TargetError: when it cannot
         """
         await self.copies.check_target(path, self._roots)
+
+    @property
+    def projects(self) -> Sequence[str]:
+        """Return the names there of the projects, true ones too."""
+        return [name for root in self._roots for name in (root.path, root.real)]
 
     async def run_at(self, request: RunAt) -> None:
         """Answer `request` once the discovery file there names its directory."""

@@ -29,13 +29,13 @@ from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
-    from qwen_companion.doors.disk import Disk
     from qwen_companion.doors.listeners import Report
     from qwen_companion.ide.access import Access
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
     from qwen_companion.remote.laid_files import LayerOf
     from qwen_companion.remote.place import Place
+    from qwen_companion.remote.place_files import PlaceFiles
 
 
 _PATHS = ("file_path", "notebook_path", "directory")
@@ -210,12 +210,12 @@ class Places:
         found = self._open.get(peer.place or "")
         return (peer.place or "") + path if found is None else found.place.name(path) or ""
 
-    def disk(self, caller: Caller) -> Disk | None:
-        """Return what `caller`, one at a place, sees of files there; None where that is not known."""
-        from qwen_companion.remote.far_disk import FarDisk
+    def files(self, peer: Peer) -> PlaceFiles | None:
+        """Return the files of the CLI in the process `peer`, one of a place; None where that is not served."""
+        from qwen_companion.remote.place_files import PlaceFiles
 
-        with suppress(LinkError, OSError):
-            return FarDisk(caller.environ, self.place(caller.peer.place or ""))
+        with suppress(LinkError):
+            return PlaceFiles(self.place(peer.place or ""))
         return None
 
     def is_visited(self, name: str) -> bool | None:

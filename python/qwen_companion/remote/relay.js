@@ -29,8 +29,6 @@ const MAX_TREES = 16; // roots whose files are followed
 const MAX_FILES = 100000; // below one root
 const MAX_WATCHED = 8192; // directories of one root, or of the files that are watched
 const MAX_REPOSITORIES = 100; // directly in another one
-const MAX_VARIABLES = 8192; // bytes of those of a CLI
-const MAX_NAMES = 1000; // in a directory that is listed
 const MAX_FILE = 64 * 1024 * 1024;
 const SENT = 1024 * 1024; // bytes of files in a reply, about
 const TOLD = 60; // of a digest and a length
@@ -189,12 +187,18 @@ function identify(socket) {
         if (!holds(pid, target)) continue;
         // A child has the connection too, for a moment or for good, and may have ended by now.
         const line = lineageOf(pid), end = line.findIndex((each) => !holds(each, target));
-        const own = line.slice(Math.max(end, 1) - 1), who = describe(own);
+        const own = withoutCommand(line.slice(Math.max(end, 1) - 1)), who = describe(own);
         if (who === null) continue;
         if (!recent.includes(own[0])) recent.splice(0, recent.length, own[0], ...recent.slice(0, 7));
         return who;
     }
     return {};
+}
+
+// The CLI and those above it, of the program that calls its command hook, the shell in which that runs, and so on.
+function withoutCommand(pids) {
+    const names = pids.slice(0, 2).map((pid) => path.basename(wordsOf(pid)[0]));
+    return names[0] === "curl" ? pids.slice(/^(sh|bash|dash)$/.test(names[1]) ? 2 : 1) : pids;
 }
 
 function socketOf(port, own) {
@@ -238,7 +242,6 @@ function describe(pids) {
             terminal: terminal === null ? null : Number(terminal[1]),
             prompts: promptsOf(pid) !== undefined,
             ...(script === undefined ? {} : packageOf(fs.realpathSync(script))),
-            environ: variablesOf(read("environ")),
         };
     } catch {
         return null;
@@ -256,14 +259,6 @@ function promptsOf(pid) {
 // What follows the name of a process in its status.
 function statusOf(pid) {
     return fs.readFileSync(`/proc/${pid}/stat`, "latin1").split(")").pop().trim().split(" ");
-}
-
-// Those by which it finds settings, and its shell programs.
-function variablesOf(environ) {
-    const names = ["HOME", "PATH", "CDPATH", "QWEN_HOME", "QWEN_CODE_SYSTEM_SETTINGS_PATH"];
-    const words = environ.split("\0").map((entry) => [entry.split("=", 1)[0], entry.slice(entry.indexOf("=") + 1)]);
-    const found = Object.fromEntries(words.filter(([name]) => names.includes(name)));
-    return json(found).length > MAX_VARIABLES ? {} : found;
 }
 
 function startOf(pid) {
@@ -392,6 +387,12 @@ function lives(pid, started) {
     }
 }
 
+// The program by which CLIs call their command hook, "" without one.
+function curl() {
+    const files = (process.env.PATH || "").split(":").map((place) => path.join(place, "curl"));
+    return files.find((file) => path.isAbsolute(file) && isFile(file)) || "";
+}
+
 function attach(input, output) {
     detach();
     channel = { input, output };
@@ -410,6 +411,7 @@ function attach(input, output) {
     }
     send(0, KINDS.hello, json({
         version: VERSION, pid: process.pid, started: start(), home, folder, node: path.dirname(process.execPath),
+        curl: curl(),
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
         now: performance.now(),
     }));
@@ -530,22 +532,6 @@ function look(file) {
         if (error.code !== "ENOENT" && error.code !== "ENOTDIR") throw error;
     }
     return result;
-}
-
-// What lies at the name itself, and the names in it if they are to be `listed`.
-function inspect(file, listed) {
-    const result = { real: names(file).pop(), kind: null, links: 0, enter: false, names: listed ? [] : undefined };
-    const status = guarded(fs.lstatSync, file);
-    if (status.error) return ["ENOENT", "ENOTDIR"].includes(status.error) ? result : status;
-    const kinds = { file: status.isFile(), directory: status.isDirectory(), link: status.isSymbolicLink(), other: true };
-    const inner = listed ? guarded(fs.readdirSync, file) : [];
-    if (inner.error && inner.error !== "ENOTDIR") return inner;
-    if (inner.length > MAX_NAMES) throw new Error("too many names");
-    return {
-        ...result, kind: Object.keys(kinds).find((kind) => kinds[kind]), links: status.nlink,
-        enter: guarded((name) => fs.accessSync(name, fs.constants.X_OK), file) === undefined,
-        names: listed && !inner.error ? inner.map((name) => `/${name}`) : result.names,
-    };
 }
 
 function above(directory, markers) {
@@ -943,7 +929,8 @@ function cover(tree, root, on) {
     return complete;
 }
 
-// Write `data` to the file, or remove it, if it has the bytes that are expected; what else it has stays.
+// Write `data` to the file, or remove it, if it has the bytes that are expected; what else it has stays, its own mode too
+// without a `mode`.
 function replace({ root, file: name, expected, remove, data, mode, link, since }) {
     const real = fs.realpathSync(root), file = path.join(real, name), directory = path.dirname(file);
     if (!file.startsWith(`${real}/`) || isOwn(real, name)) throw new Error("not a file of the project");
@@ -958,6 +945,7 @@ function replace({ root, file: name, expected, remove, data, mode, link, since }
         removeMade(real, directory, since);
         return {};
     }
+    mode ??= found ? found.mode & 0o777 : 0o666 & ~process.umask();
     fs.mkdirSync(directory, { recursive: true });
     const isFile = found !== null && !link && (found.mode & fs.constants.S_IFMT) === fs.constants.S_IFREG;
     if (isFile && guarded(() => fs.accessSync(file, fs.constants.W_OK))) throw new Error("it is read-only there");
@@ -1039,7 +1027,6 @@ const REQUESTS = {
     lay,
     look: ({ paths }) => ({ files: paths.map((file) => guarded(look, file)) }),
     texts: ({ paths }) => ({ texts: paths.map(text) }),
-    inspect: ({ paths, listed }) => ({ files: paths.map((file) => guarded((name) => inspect(name, listed), file)) }),
     // What lies at `paths` with the word of git on it, and the texts of ignore files.
     async check({ paths, texts = [] }) {
         const files = paths.map((file) => guarded(look, file));

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, cast
 
 from qwen_companion.domain import RecordedSession
-from qwen_companion.doors.conditions import user_settings_file
+from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.json_objects import as_object, read_object
 
 MOST = 200

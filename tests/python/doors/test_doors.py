@@ -104,6 +104,7 @@ class Site:
             "type": "http",
             "method": "POST",
             "headers": [],
+            "query_string": b"",
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
         }

@@ -6,18 +6,23 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
-from collections.abc import Iterator
-from contextlib import closing, suppress
+import signal
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sexpdata import Symbol, dumps
 
+from qwen_companion.doors.calls import ask, refuse
+from qwen_companion.doors.hook_settings import NO_ANSWER
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
-from support import TIMEOUT_S, Backend, EpcPeer, Home, as_dict
+from qwen_companion.doors.reviews import REJECTED
+from support import TIMEOUT_S, Backend, Home, as_dict
 
+TEXT = "one\ntwo\n"
 PROPOSED = "one\nthree\n"
 
 
@@ -87,7 +92,7 @@ def settings(*, layer: bool, edits: str = "all", **more: object) -> str:
 def request(home: Home, **fields: Any) -> dict[str, Any]:
     """Return a request of this process for permission to edit a file."""
     path = home.work / "a.txt"
-    path.write_text("one\ntwo\n")
+    path.write_text(TEXT)
     return {
         "hook_event_name": "PermissionRequest",
         "session_id": "s",
@@ -107,9 +112,9 @@ def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) 
         environment = dict(backend.greet(settings(layer=True))["environment"])
         assert environment[VARIABLE] == str(layer)
         content = json.loads(layer.read_text())
-        assert content["permissions"] == {"ask": ["Edit(/**/[^&]*)"]}
-        # No command is ever permitted.
-        assert "run_shell_command" not in content["hooks"]["PermissionRequest"][0]["matcher"]
+        # Nothing is permitted, and nothing made ask, by rules.
+        assert "permissions" not in content
+        assert edit_hook(content)["type"] == "command"
         assert backend.token not in layer.read_text() or not backend.token
         # The variable goes with the option, and the file with it.
         backend.emacs.call("settings", settings(layer=False))
@@ -117,12 +122,8 @@ def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) 
         assert not layer.exists()
         backend.emacs.call("settings", settings(layer=True, edits="nil"))
         backend.emacs.wait_for("published")
-        assert "permissions" not in json.loads(layer.read_text())
-        # No reviews at all: nothing is asked for.
-        backend.emacs.call("settings", settings(layer=True, no_reviews=True))
-        backend.emacs.call("roots", dumps({"roots": []}))
-        backend.emacs.wait_for("published")
-        assert "permissions" not in json.loads(layer.read_text())
+        # Without reviews, no edit waits for Emacs.
+        assert edit_hook(json.loads(layer.read_text()))["type"] == "http"
         backend.emacs.call("stop", "nil")
         backend.close_input()
         backend.exit_code()
@@ -293,56 +294,99 @@ def test_a_state_outlives_the_backend(home: Home) -> None:
     assert restored["silent"]["no-hooks"] == "why"
 
 
-def test_a_connected_cli_is_left_to_its_own_dialog(home: Home, backend: Backend, caller: Caller) -> None:
-    with backend.cli().stream(), closing(caller.connect()) as connection:
-        backend.emacs.wait_until("sessions", lambda told: "pid" in as_dict(told["sessions"][0]))
-        assert caller.call_over(connection, request(home)) == (200, {})
-        backend.emacs.call("settings", settings(layer=True, edits="open"))
-        backend.emacs.handlers["file-visited"] = lambda _: True
-        assert caller.call_over(connection, request(home)) == (200, {})
-        backend.emacs.handlers["file-visited"] = lambda _: None
-        (answer,) = caller.call_over(connection, request(home))[1].values()
-        assert answer["decision"] == {"behavior": "allow"}
-        # It names a subagent that has ended: that cannot ask any more, so it is the conversation with the user.
-        for name in ("SubagentStart", "SubagentStop"):
-            caller.call_over(connection, {"hook_event_name": name, "session_id": "s", "agent_id": "a"})
-        backend.emacs.call("settings", settings(layer=True))
-        assert caller.call_over(connection, request(home, agent_id="a")) == (200, {})
-        assert backend.emacs.calls("proposal-open").empty()
+def test_an_edit_is_reviewed(home: Home, backend: Backend, layer: Path) -> None:
+    """By the command in the layer, which a shell of this process runs as that of a CLI does."""
+    backend.emacs.call("ping", "nil")
+    for outcome, answer in (
+        ({"outcome": Symbol("accepted"), "text": PROPOSED}, {}),
+        ({"outcome": Symbol("rejected"), "reason": {"text": "not here"}}, refuse("not here")),
+        ({"outcome": Symbol("rejected")}, refuse(REJECTED)),
+    ):
+        with before_edit(layer, edit(home)) as hook:
+            review = backend.emacs.wait_for("proposal-open")
+            assert (review["path"], review["text"]) == (str(home.work / "a.txt"), PROPOSED)
+            assert review["held"] is True
+            # The process that has called is the CLI, not the program that it runs for that.
+            assert review["session"] == f"process {os.getpid()}"
+            backend.emacs.call("outcome", dumps({"id": review["id"], **outcome}))
+            assert answer_of(hook) == answer
+            assert backend.emacs.wait_for("delivered") == {"id": review["id"]}
+    assert (home.work / "a.txt").read_text() == TEXT
+    with before_edit(layer, edit(home)) as hook:
+        review = backend.emacs.wait_for("proposal-open")
+        backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("accepted"), "text": "by hand\n"}))
+        assert "-three\n" in answer_of(hook)["hookSpecificOutput"]["permissionDecisionReason"]
+    assert (home.work / "a.txt").read_text() == "by hand\n"
+    with before_edit(layer, edit(home, permission_mode="default")) as hook:
+        assert answer_of(hook) == {}
 
 
-def begin_review(home: Home, emacs: EpcPeer, caller: Caller) -> tuple[http.client.HTTPConnection, dict[str, Any]]:
-    """Return a held request of a subagent, and its review."""
-    connection = caller.connect()
-    start = {"hook_event_name": "SubagentStart", "session_id": "s", "agent_id": "a", "agent_type": "explorer"}
-    caller.call_over(connection, start)
-    caller.begin(connection, request(home, agent_id="a"))
-    return connection, emacs.wait_for("proposal-open")
+def test_a_subagents_edit_is_reviewed_under_its_name(home: Home, backend: Backend, layer: Path, caller: Caller) -> None:
+    with closing(caller.connect()) as connection:
+        start = {"hook_event_name": "SubagentStart", "session_id": "s", "agent_id": "a", "agent_type": "explorer"}
+        caller.call_over(connection, start)
+        # Versions that do not say who calls: while a subagent is running, it may be that one.
+        for fields in ({"agent_id": "a", "prompt_id": "p"}, {}):
+            with before_edit(layer, edit(home, **fields)) as hook:
+                review = backend.emacs.wait_for("proposal-open")
+                assert review["client"].startswith("subagent explorer of ")
+                backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("rejected")}))
+                assert answer_of(hook) == refuse(REJECTED)
 
 
-def test_a_subagents_edit_is_reviewed(home: Home, backend: Backend, caller: Caller) -> None:
-    connection, review = begin_review(home, backend.emacs, caller)
-    assert review["path"] == str(home.work / "a.txt")
-    assert review["text"] == PROPOSED
-    assert review["held"] is True
-    assert review["client"].startswith("subagent explorer of ")
-    backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("accepted"), "text": "by hand\n"}))
-    answer = json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]
-    assert answer["behavior"] == "allow"
-    assert answer["updatedInput"]["old_string"] == "one\ntwo\n"
-    assert answer["updatedInput"]["new_string"] == "by hand\n"
-    assert backend.emacs.wait_for("delivered") == {"id": review["id"]}
-    connection.close()
-    # Versions that do not say who asks: while a subagent is running, it may be that one.
-    connection = caller.connect()
-    caller.begin(connection, request(home))
-    review = backend.emacs.wait_for("proposal-open")
-    assert review["client"].startswith("subagent explorer of ")
-    backend.emacs.call("outcome", dumps({"id": review["id"], "outcome": Symbol("rejected")}))
-    assert json.loads(connection.getresponse().read())["hookSpecificOutput"]["decision"]["behavior"] == "deny"
-    connection.close()
-    # One that gives up ends its review.
-    connection, review = begin_review(home, backend.emacs, caller)
-    connection.sock.shutdown(socket.SHUT_RDWR)
-    connection.close()
+def test_a_caller_that_gives_up_ends_its_review(home: Home, backend: Backend, layer: Path) -> None:
+    with before_edit(layer, edit(home)) as hook:
+        review = backend.emacs.wait_for("proposal-open")
+        os.killpg(hook.pid, signal.SIGKILL)
     assert backend.emacs.wait_for("proposal-orphan")["id"] == review["id"]
+
+
+@pytest.mark.parametrize("failure", ["dead", "killed", "garbage", "secret", "program"])
+def test_an_edit_that_cannot_be_reviewed_is_asked_about(
+    home: Home, backend: Backend, layer: Path, failure: str
+) -> None:
+    event = edit(home)
+    command = edit_hook(json.loads(layer.read_text()))["command"]
+    if failure == "dead":
+        backend.kill()
+    elif failure == "garbage":
+        event = {"hook_event_name": "PreToolUse", "tool_input": 3}
+    elif failure == "secret":
+        (home.spool / "qwen-hook-header").unlink()
+    elif failure == "program":
+        command = command.replace("/curl", "/no-curl")
+    with before_edit(layer, event, command) as hook:
+        if failure == "killed":
+            backend.emacs.wait_for("proposal-open")
+            backend.kill()
+        assert answer_of(hook) == ask(NO_ANSWER)
+
+
+def edit_hook(layer: dict[str, Any]) -> dict[str, Any]:
+    """Return the hook in `layer` that is called before edits."""
+    (hook,) = layer["hooks"]["PreToolUse"][1]["hooks"]
+    return hook
+
+
+def edit(home: Home, **fields: Any) -> dict[str, Any]:
+    """Return what a CLI reports before an edit."""
+    return request(home, hook_event_name="PreToolUse", tool_call_id="c", **fields)
+
+
+@contextmanager
+def before_edit(layer: Path, event: dict[str, Any], command: str = "") -> Generator[subprocess.Popen[bytes]]:
+    """Run the command in `layer`, or that one, as a CLI does before `event`."""
+    command = command or edit_hook(json.loads(layer.read_text()))["command"]
+    arguments = ["/bin/sh", "-c", command]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        # The program may have failed already.
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(event).encode())
+            process.stdin.close()
+        yield process
+
+
+def answer_of(hook: subprocess.Popen[bytes]) -> Any:
+    assert hook.stdout is not None
+    return json.loads(hook.stdout.read())

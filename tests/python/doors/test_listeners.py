@@ -18,15 +18,15 @@ import pytest
 
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors import hook_handler
-from qwen_companion.doors.calls import HookCall, Reply
-from qwen_companion.doors.disk import Disk
+from qwen_companion.doors.calls import HookCall, Reply, ask
 from qwen_companion.doors.doors import Doors
-from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, allow
+from qwen_companion.doors.events import Event, PostToolUse, PreToolUse
+from qwen_companion.doors.files import Files, LocalFiles
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.layer import SYSTEM_VARIABLE, JsonObject
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.questions import Questions
-from qwen_companion.doors.reviews import HookReviews
+from qwen_companion.doors.reviews import ALL, UNKNOWN_CLI, HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
@@ -73,10 +73,12 @@ class Site:
         self.handler = handler
         self.process = process
 
-    async def call(self, name: str, *, shortened: bool = False, **fields: Any) -> asyncio.Task[Reply]:
+    async def call(
+        self, name: str, *, shortened: bool = False, before_edit: bool = False, **fields: Any
+    ) -> asyncio.Task[Reply]:
         """Call a hook; the task is its answering."""
         data = json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode()
-        pending = await self.handler.take(HookCall(data, shortened, CONNECTION))
+        pending = await self.handler.take(HookCall(data, shortened, CONNECTION, before_edit))
 
         async def wait() -> Reply:
             return await pending()
@@ -101,7 +103,7 @@ def handler_of(
     return HookHandler(
         tasks,
         States(),
-        HookReviews(FakeEditor(), {"HOME": "/w"}),
+        HookReviews(tasks, FakeEditor(), "/w", print),
         Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
         listeners,
         find_caller=find_caller,
@@ -133,13 +135,13 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
     class Far:
         """A place with the files of this machine."""
 
-        disks: ClassVar[list[Disk | None]] = [Disk(environ), None]
+        served: ClassVar[list[Files | None]] = [LocalFiles(), None]
 
         def caller(self, _connection: Connection) -> Caller:
             return Caller(peer, "Qwen Code", "1")
 
-        def disk(self, _caller: Caller) -> Disk | None:
-            return self.disks.pop(0)
+        def files(self, _peer: Peer) -> Files | None:
+            return self.served.pop(0)
 
         def name_of(self, peer: Peer, path: str) -> str:
             return f"{peer.place}{path}"
@@ -151,7 +153,7 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         handler = HookHandler(
             tasks,
             States(),
-            HookReviews(editor, {}),
+            HookReviews(tasks, editor, str(tmp_path), print),
             Questions(tasks, editor, str(tmp_path), environ, print, elsewhere=Far()),
             (),
             find_caller=lambda _: None,
@@ -161,12 +163,17 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
             elsewhere=Far(),
         )
         place = Site(handler, cast(Any, None))
-        edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": {"file_path": f"{tmp_path}/x"}}
-        for allowed in (True, False):
-            answer = await place.answer("PermissionRequest", cwd=str(tmp_path), **edit)
-            assert answer == (allow() if allowed else {})
-        sessions.clear()
-        assert await place.answer("PermissionRequest", cwd=str(tmp_path), **edit) == {}
+        handler.reviews.scope = ALL
+        values = {"file_path": f"{tmp_path}/x", "old_string": "", "new_string": "y"}
+        edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": values, "before_edit": True}
+        reviewing = await place.call("PreToolUse", cwd=str(tmp_path), **edit)
+        proposal = await asyncio.wait_for(editor.shown.get(), TIMEOUT_S)
+        handler.reviews.decide(proposal.id, Decision("y"))
+        assert await answer_of(reviewing) == {}
+        # Its place is not served any more.
+        for _ in range(2):
+            assert await place.answer("PreToolUse", cwd=str(tmp_path), **edit) == ask(UNKNOWN_CLI)
+            sessions.clear()
         handler.questions.wanted = True
         asks: Any = {"tool_name": "ask_user_question", "tool_input": {"questions": [{"question": "Why?"}]}}
         asking = await place.call("PermissionRequest", cwd=str(tmp_path), **asks)
@@ -222,6 +229,43 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
         assert first.names() == ["PostToolUse"]
         # The texts of this one were too long to be kept.
         assert await place.answer("PostToolUse", shortened=True) == {}
+
+
+async def test_listeners_hear_of_an_edit_once_it_is_decided_on(tmp_path: Path) -> None:
+    """What they keep is the text from just before it is made, and of one that is not made they hear nothing."""
+    subscriptions = Subscription("PreToolUse", "edit", TIMEOUT_S), Subscription("PostToolUse", "edit", TIMEOUT_S)
+    listener = Listener(*subscriptions, says="a text")
+    file = tmp_path / "a.txt"
+    file.write_text("one\n")
+    async with site(listener) as place:
+        place.handler.reviews.scope = ALL
+        editor = cast(FakeEditor, place.handler.reviews._editor)  # pyright: ignore[reportPrivateUsage]
+        values = {"file_path": str(file), "old_string": "one", "new_string": "two"}
+        edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": values, "before_edit": True}
+        for content, names in ((None, []), ("two\n", ["PreToolUse"]), ("2\n", ["PreToolUse", "PostToolUse"])):
+            call = await place.call("PreToolUse", **edit)
+            proposal = await soon(editor.shown.get())
+            assert listener.names() == []
+            place.handler.reviews.decide(proposal.id, Decision(content))
+            await answer_of(call)
+            assert listener.names() == names
+            listener.heard.clear()
+
+
+async def test_what_is_no_edit_is_no_answer_before_one() -> None:
+    """The command of the hook fails then, and the CLI asks."""
+    async with site() as place:
+        for name in ("PostToolUse", "none"):
+            with pytest.raises(ValueError, match="no edit"):
+                await place.call(name, before_edit=True)
+
+
+async def test_an_edit_that_is_too_large_to_be_kept_is_asked_about() -> None:
+    async with site() as place:
+        place.handler.reviews.scope = ALL
+        call: Any = {"permission_mode": "auto", "tool_name": "write_file", "tool_input": {"file_path": "/w/x"}}
+        answer = await place.answer("PreToolUse", before_edit=True, shortened=True, **call)
+        assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
 
 
 async def test_no_listener_holds_a_cli_longer_than_it_said() -> None:
@@ -403,29 +447,35 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     assert doors.set_settings(settings)
     assert not doors.set_settings(settings)
     doors.install()
-    (path,) = tmp_path.iterdir()
+    header, path = sorted(tmp_path.iterdir())
+    assert header.read_text() == f"Authorization: Bearer {doors.secret}\n"
+    assert header.stat().st_mode & 0o777 == 0o600
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
     (entry,) = layer["hooks"]["PostToolUse"]
-    assert entry["matcher"] == "^(todo_write)$|^(edit)$|^(write_file)$|^(exit_plan_mode|ask_user_question)$"
+    matchers = ("todo_write|edit|write_file|notebook_edit", "edit", "write_file", "exit_plan_mode|ask_user_question")
+    assert entry["matcher"] == "|".join(f"^({matcher})$" for matcher in matchers)
     assert entry["hooks"][0]["timeout"] == 13
     assert "matcher" not in layer["hooks"]["PostToolBatch"][0]
-    # The state of the CLI needs all tools but those that only read.
-    matcher = re.compile(layer["hooks"]["PreToolUse"][0]["matcher"])
+    # The state of the CLI needs all tools but those that only read; of edits, a failure is no consent.
     tools = ("edit", "run_shell_command", "mcp__emacs__read_file", "read_file_twice", "read_file", "glob")
-    assert [tool for tool in tools if matcher.search(tool)] == list(tools[:4])
+    others, edits = layer["hooks"]["PreToolUse"]
+    assert [tool for tool in tools if re.search(others["matcher"], tool)] == list(tools[1:4])
+    assert [tool for tool in tools if re.search(edits["matcher"], tool)] == ["edit"]
+    assert [hook["type"] for hook in (*others["hooks"], *edits["hooks"])] == ["http", "command"]
+    assert doors.secret not in str(edits)
     assert doors.is_current()
     added |= {"mcpServers": {"emacs": {"httpUrl": "http://127.0.0.1:4711/tools"}}, "permissions": {"ask": ["x"]}}
     assert not doors.is_current()
     doors.install()
     layer = json.loads(path.read_text())
     assert layer["mcpServers"] == added["mcpServers"]
-    assert layer["permissions"]["ask"] == ["Edit(/**/[^&]*)", "x"]
+    assert layer["permissions"]["ask"] == ["x"]
     # A daemon has what was added and no hooks; its file is there once there is one.
     (name,) = doors.install_for_daemon().values()
     file = Path(name)
     assert file.parent == tmp_path
-    assert file != path
+    assert file not in (path, header)
     served = json.loads(file.read_text())
     assert served["mcpServers"] == layer["mcpServers"]
     assert "hooks" not in served

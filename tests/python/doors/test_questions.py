@@ -30,9 +30,8 @@ from qwen_companion.doors.events import (
 from qwen_companion.doors.listeners import Report
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import Asker
-from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
+from qwen_companion.doors.terminal_files import AskedCall, TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
-from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.plan_files import kept_plans, plan_path, save_plan
 from qwen_companion.sockets import Connection
@@ -44,7 +43,7 @@ PLAN = "# Fruit\n\n1. Buy plums.\n2. Bake.\n"
 EDITED = PLAN.replace("plums", "pears")
 PID = 7
 PEER = Peer(PID, "", "/w", "qwen", ())
-ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", opens_reviews=True)
+ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", None)
 
 
 class Site:
@@ -304,7 +303,7 @@ async def test_a_long_edited_plan_is_read_at_its_place(tasks: anyio.abc.TaskGrou
 
         def caller(self, _connection: Connection) -> None: ...
 
-        def disk(self, _caller: Caller) -> None: ...
+        def files(self, _peer: Peer) -> None: ...
 
         def name_of(self, _peer: Peer, path: str) -> str:
             return path
@@ -467,11 +466,15 @@ def test_many_events_are_forgotten(tmp_path: Path) -> None:
         files.trim()
         assert events.stat().st_size == 0
         # It goes on where it was.
-        request = {"type": "control_request", "request_id": "r", "request": {"tool_name": "exit_plan_mode"}}
+        request = {
+            "type": "control_request",
+            "request_id": "r",
+            "request": {"tool_name": "exit_plan_mode", "tool_use_id": "c"},
+        }
         file.write(b"\n" + json.dumps(request).encode() + b"\n" + b'{"half')
         file.flush()
         files.trim()
-    assert files.awaited() == {"r": "exit_plan_mode"}
+    assert files.awaited() == {"r": AskedCall("exit_plan_mode", "c")}
 
 
 def test_a_long_plan_hides_no_question(tmp_path: Path) -> None:
@@ -483,7 +486,7 @@ def test_a_long_plan_hides_no_question(tmp_path: Path) -> None:
     for entry in (other, {"type": "assistant"}, asked):
         with events.open("ab") as file:
             file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-    assert files.awaited() == {"r": "exit_plan_mode"}
+    assert files.awaited() == {"r": AskedCall("exit_plan_mode", "")}
 
 
 def test_the_last_hundred_plans_of_a_project_are_kept(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers to requests for permission; Emacs is scripted."""
+"""Reviews of edits that a hook holds; Emacs and the terminal are scripted."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,333 +15,588 @@ import anyio
 import pytest
 
 from qwen_companion.domain import Peer
-from qwen_companion.doors.events import Answer, PermissionRequest
-from qwen_companion.doors.reviews import ALL, OPEN, STILL_REVIEWING, Asker, HookReviews
+from qwen_companion.doors import events
+from qwen_companion.doors.calls import ask, refuse
+from qwen_companion.doors.events import Answer, PreToolUse
+from qwen_companion.doors.files import LocalFiles
+from qwen_companion.doors.reviews import (
+    ALL,
+    ALL_MODES,
+    BUSY,
+    DROPPED,
+    OPEN,
+    REJECTED,
+    STILL_ASKING,
+    STILL_REVIEWING,
+    UNKNOWN_CLI,
+    Asker,
+    HookReviews,
+)
+from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import EmacsBusyError
-from qwen_companion.ide.proposals import Decision
+from qwen_companion.ide.proposals import Decision, Proposal
 from support import FakeEditor, soon
 
 pytestmark = pytest.mark.anyio
 
 TEXT = "one\ntwo\n"
+NEW = "one\nthree\n"
 PID = 7
 PEER = Peer(PID, "", None, "qwen", ())
-CONNECTED = Asker(PEER, "session", "Qwen Code 0.24.4", opens_reviews=True)
+ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", LocalFiles())
 AGENT = "subagent general-purpose"
 
 
 class Site:
-    """A project, and the reviews of its files."""
+    """A project, the reviews of its files, and the terminal of its CLI, if it has one."""
 
-    def __init__(self, directory: Path, **limits: float) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, directory: Path, terminal: bool = True, **limits: float) -> None:
         self.project = directory / "project"
         self.project.mkdir()
         self.file = self.project / "a.txt"
         self.file.write_text(TEXT)
         self.editor = FakeEditor()
-        environ = {"HOME": str(directory), "QWEN_CODE_SYSTEM_SETTINGS_PATH": str(directory / "settings.json")}
-        self.reviews = HookReviews(self.editor, environ, **limits)
+        self.warnings: list[str] = []
+        self.heard: list[tuple[str, str]] = []
+        self.answers = directory / "answers"
+        self.events = directory / "events"
+        self.events.touch()
+        files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if terminal else None
+        self.reviews = HookReviews(
+            tasks, self.editor, str(directory), self.warnings.append, files_of=lambda _peer, _place: files, **limits
+        )
         self.reviews.scope = ALL
         self.gone = anyio.Event()
 
-    def request(self, tool: str = "edit", mode: str = "auto", **tool_input: Any) -> PermissionRequest:
+    def edit(self, tool: str = "edit", mode: str = "auto", call: str = "call_1", **tool_input: Any) -> PreToolUse:
+        """Return the event before an edit, by default that of `TEXT` to `NEW`."""
         tool_input = {"file_path": str(self.file), **tool_input}
         if tool == "edit" and "old_string" not in tool_input:
             tool_input |= {"old_string": "two", "new_string": "three"}
-        return PermissionRequest(
-            session_id="s", cwd=str(self.project), permission_mode=mode, tool_name=tool, tool_input=tool_input
+        return PreToolUse(
+            session_id="s",
+            cwd=str(self.project),
+            permission_mode=mode,
+            prompt_id="p",
+            timestamp="2026-01-01T00:00:01Z",
+            tool_name=tool,
+            tool_input=tool_input,
+            tool_call_id=call,
         )
 
     async def answer(
-        self, request: PermissionRequest | None = None, agent: str | None = None, asker: Asker = CONNECTED
+        self, event: PreToolUse | None = None, agent: str | None = None, asker: Asker | None = ASKER
     ) -> Answer:
         """Return the answer, after running the callback for a sent answer."""
-        reply = await soon(self.reviews.reply(request or self.request(), asker, agent, self.gone))
+
+        async def hear(heard: events.ToolEvent) -> str:
+            self.heard.append((heard.name, self.file.read_text()))
+            return "A listener's words." if heard.name == "PostToolUse" else ""
+
+        reply = await soon(self.reviews.reply(event or self.edit(), asker, agent, hear, self.gone))
         if reply.after is not None:
             reply.after()
         return reply.answer
 
-    async def reviewed(self, content: str | None, request: PermissionRequest | None = None) -> Answer:
-        """Return the answer to a subagent when the user accepts `content` in the review, or with None rejects."""
-        answering = asyncio.create_task(self.answer(request, AGENT))
-        proposal = await soon(self.editor.shown.get())
-        self.reviews.decide(proposal.id, Decision(content))
+    async def open(
+        self, event: PreToolUse | None = None, agent: str | None = None
+    ) -> tuple[asyncio.Task[Answer], Proposal]:
+        """Begin a review; return what is to be its answer, and the proposal."""
+        answering = asyncio.create_task(self.answer(event, agent))
+        return answering, await soon(self.editor.shown.get())
+
+    async def reviewed(self, content: str | None, event: PreToolUse | None = None, reason: str | None = None) -> Answer:
+        """Return the answer when the user accepts `content` in the review, or with None rejects for `reason`."""
+        answering, proposal = await self.open(event)
+        self.reviews.decide(proposal.id, Decision(content, reason))
         return await soon(answering)
+
+    def terminal_asks(self, call: str = "call_1", request: str = "r") -> None:
+        asked = {"tool_name": "edit", "tool_use_id": call}
+        with self.events.open("a") as file:
+            file.write(json.dumps({"type": "control_request", "request_id": request, "request": asked}) + "\n")
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return what was written for the terminal."""
+        return [json.loads(line) for line in self.answers.read_text().splitlines()] if self.answers.exists() else []
+
+    async def wait_until_told(self, count: int = 1) -> list[dict[str, Any]]:
+        with anyio.fail_after(30):
+            while len(self.told()) < count:
+                await anyio.sleep(0.01)
+        return self.told()
+
+    def run(self, call: str = "call_1") -> events.PostToolUse:
+        """Return the event after the call, which has written what it proposed."""
+        self.file.write_text(NEW)
+        return events.PostToolUse(tool_name="edit", tool_call_id=call)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+async def tasks() -> AsyncGenerator[anyio.abc.TaskGroup]:
+    async with anyio.create_task_group() as group:
+        yield group
+        group.cancel_scope.cancel()
 
 
-def decision(answer: Answer) -> dict[str, Any]:
-    assert answer["hookSpecificOutput"]["hookEventName"] == "PermissionRequest"
-    return answer["hookSpecificOutput"]["decision"]
+@pytest.fixture
+def site(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
+    return Site(tasks, tmp_path)
 
 
-ALLOWED = {"behavior": "allow"}
+@pytest.fixture
+def hasty(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
+    """Return a site where no hook is held."""
+    return Site(tasks, tmp_path, hold_s=0.01)
 
 
-# --- No decision: the CLI asks as it does without us ---
+def idle(time: str = "2026-01-01T00:00:02Z") -> events.AttentionRequest:
+    return events.AttentionRequest(notification_type="idle_prompt", timestamp=time)
 
 
-async def test_a_connected_cli_opens_its_review_itself(site: Site) -> None:
+# --- The CLI goes on as without us ---
+
+
+@pytest.mark.parametrize("scope", [ALL, OPEN, ALL_MODES, None])
+async def test_what_the_cli_asks_about_itself_is_not_asked_again(site: Site, scope: str | None) -> None:
+    site.reviews.scope = scope
+    for mode in ("default", "plan"):
+        assert await site.answer(site.edit(mode=mode)) == {}
+    assert await site.answer(site.edit().model_copy(update={"permission_mode": None})) == {}
+    # The user has just said yes in the terminal, or in the review by the IDE server.
+    for _ in range(2):
+        site.reviews.note(PID, events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input))
+    for _ in range(2):
+        assert await site.answer() == {}
+    assert site.editor.log == []
+
+
+@pytest.mark.parametrize("mode", ["auto_edit", "auto-edit", "yolo"])
+async def test_in_other_modes_only_who_wants_it_reviews(site: Site, mode: str) -> None:
+    assert await site.answer(site.edit(mode=mode)) == {}
+    site.reviews.scope = ALL_MODES
+    assert await site.reviewed(None, site.edit(mode=mode)) == refuse(REJECTED)
+
+
+async def test_files_that_are_not_open_are_written(site: Site) -> None:
+    site.reviews.scope = OPEN
+    assert await site.answer() == {}
+    site.reviews.scope = None
     assert await site.answer() == {}
     site.reviews.scope = OPEN
     site.editor.visited = (str(site.file),)
-    assert await site.answer() == {}
+    assert await site.reviewed(None) == refuse(REJECTED)
     # Where Emacs does not say, the file is taken for open.
     site.editor.visited = None
+    assert await site.reviewed(None) == refuse(REJECTED)
+
+
+async def test_one_yes_is_for_one_call(site: Site) -> None:
+    request = events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input)
+    site.reviews.note(PID, request)
+    other = site.edit(file_path=str(site.project / "b.txt"), old_string="", new_string="x\n")
+    assert await site.reviewed(None, other) == refuse(REJECTED)
     assert await site.answer() == {}
-    assert site.editor.log == []
+    assert await site.reviewed(None) == refuse(REJECTED)
+    # A turn that is over has no call left.
+    site.reviews.note(PID, request)
+    site.reviews.note(PID, idle())
+    assert await site.reviewed(None) == refuse(REJECTED)
 
 
-@pytest.mark.parametrize("scope", [ALL, OPEN, None])
-@pytest.mark.parametrize("agent", [None, AGENT])
-@pytest.mark.parametrize("mode", ["default", "plan", "auto-edit", "auto_edit", "yolo", ""])
-async def test_other_modes_are_left_alone(site: Site, scope: str | None, agent: str | None, mode: str) -> None:
-    site.reviews.scope = scope
-    assert await site.answer(site.request(mode=mode), agent) == {}
-    assert await site.answer(replace_mode(site.request()), agent) == {}
-    assert site.editor.log == []
+# --- Decided in time ---
 
 
-def replace_mode(request: PermissionRequest) -> PermissionRequest:
-    return request.model_copy(update={"permission_mode": None})
-
-
-@pytest.mark.parametrize("scope", [ALL, OPEN, None])
-@pytest.mark.parametrize("agent", [None, AGENT])
-async def test_other_tools_and_other_places_are_left_alone(site: Site, scope: str | None, agent: str | None) -> None:
-    site.reviews.scope = scope
-    outside = str(site.project.parent / "b.txt")
-    # No command is ever permitted: the CLI decides by itself.
-    for command in ("mkdir x", "rm -rf *", "echo x > .envrc", "touch a.txt"):
-        assert await site.answer(site.request("run_shell_command", command=command), agent) == {}
-    assert await site.answer(site.request("monitor", command="touch x"), agent) == {}
-    assert await site.answer(site.request(file_path=outside), agent) == {}
-    assert await site.answer(site.request(file_path=f"{site.project}/../b.txt"), agent) == {}
-    assert await site.answer(site.request(file_path="a.txt"), agent) == {}
-    assert await site.answer(site.request(file_path=["x"]), agent) == {}
-    # The directory of the process is another one than it says.
-    elsewhere = replace(CONNECTED, peer=replace(PEER, directory=str(site.project / "sub")))
-    assert await site.answer(agent=agent, asker=elsewhere) == {}
-    assert site.editor.log == []
-
-
-# --- Permitted without a question ---
-
-
-async def test_files_that_are_not_open_are_written_unasked(site: Site) -> None:
-    site.reviews.scope = OPEN
-    assert decision(await site.answer()) == ALLOWED
-    assert decision(await site.answer(agent=AGENT)) == ALLOWED
-    # With what a CLI was told when it started.
-    site.reviews.scope = None
-    assert decision(await site.answer()) == ALLOWED
-    assert site.editor.log == []
-
-
-async def test_what_the_classifier_would_have_seen_is_not(site: Site) -> None:
-    site.reviews.scope = OPEN
-    protected = site.request("write_file", file_path=str(site.project / "package.json"), content="{}")
-    assert await site.answer(protected) == {}
-    notebook = PermissionRequest(
-        cwd=str(site.project),
-        permission_mode="auto",
-        tool_name="notebook_edit",
-        tool_input={"notebook_path": str(site.project / "a.ipynb")},
-    )
-    assert await site.answer(notebook) == {}
-    # A subagent would be refused: it is the user who is asked.
-    assert decision(await site.reviewed("{}", protected)) == ALLOWED
-
-
-# --- Held until the user has decided ---
-
-
-async def test_a_subagents_edit_is_reviewed(site: Site) -> None:
-    answer = await site.reviewed("one\nthree\n")
-    assert decision(answer) == ALLOWED
+async def test_an_accepted_edit_is_made_by_the_cli(site: Site) -> None:
+    assert await site.reviewed(NEW) == {}
+    assert site.file.read_text() == TEXT
     ((proposal, client, text),) = site.editor.opened
-    assert (proposal.session, proposal.path, text) == ("session", str(site.file), "one\nthree\n")
-    assert client == "subagent general-purpose of Qwen Code 0.24.4"
-    assert site.editor.log == [("open", str(site.file)), ("settled", proposal.id)]
+    assert (proposal.path, client, text) == (str(site.file), "Qwen Code 0.24.4", NEW)
+    assert site.editor.log[-1] == ("settled", proposal.id)
 
 
-async def test_edits_in_the_review_are_what_is_written(site: Site) -> None:
-    long = "x" * 100_000
-    answer = decision(
-        await site.reviewed(f"one\n{long}\n", site.request(old_string="two", new_string="3", replace_all=True))
-    )
-    assert answer["behavior"] == "allow"
-    assert answer["updatedInput"] == {
-        "file_path": str(site.file),
-        "old_string": TEXT,
-        "new_string": f"one\n{long}\n",
-        "replace_all": False,
-    }
-    whole = site.request("write_file", content="new\n")
-    answer = decision(await site.reviewed("newer\n", whole))
-    assert answer["updatedInput"] == {"file_path": str(site.file), "content": "newer\n"}
-    assert decision(await site.reviewed("new\n", whole)) == ALLOWED
+async def test_a_rejected_edit_is_denied_with_the_users_reason(site: Site) -> None:
+    assert await site.reviewed(None) == refuse(REJECTED)
+    assert await site.reviewed(None, reason="not in this file") == refuse("not in this file")
+    assert await site.reviewed(TEXT) == refuse(DROPPED)
+    assert site.file.read_text() == TEXT
 
 
-async def test_a_new_file_is_reviewed(site: Site) -> None:
-    new = str(site.project / "sub/new.txt")
-    request = site.request("write_file", file_path=new, content="text\n")
-    assert decision(await site.reviewed("text\n", request)) == ALLOWED
-    request = site.request(file_path=new, old_string="", new_string="text\n")
-    assert decision(await site.reviewed("other\n", request))["updatedInput"]["new_string"] == "other\n"
-    # Emptied, which is not the same as nothing changed.
-    assert decision(await site.reviewed("", request))["updatedInput"]["new_string"] == ""
+async def test_an_edit_with_changes_is_written_here_and_the_model_told(site: Site) -> None:
+    site.file.chmod(0o640)
+    answer = await site.reviewed("one\nfour\n")
+    assert site.file.read_text() == "one\nfour\n"
+    assert site.file.stat().st_mode & 0o777 == 0o640
+    said = answer["hookSpecificOutput"]["permissionDecisionReason"]
+    assert answer == refuse(said)
+    assert "-three\n+four\n" in said
+    assert said.endswith(f"Read {site.file} again before you edit it the next time.\n\nA listener's words.")
+    # The journal has the text before and after.
+    assert site.heard == [("PreToolUse", TEXT), ("PostToolUse", "one\nfour\n")]
+    assert [path.name for path in site.project.iterdir()] == ["a.txt"]
 
 
-async def test_a_rejected_change_is_denied_and_the_model_told(site: Site) -> None:
-    assert decision(await site.reviewed(None)) == {"behavior": "deny", "message": "The user rejected this change."}
-    assert decision(await site.reviewed(TEXT))["message"] == "The user dropped all of this change."
+async def test_a_long_difference_is_not_told(site: Site) -> None:
+    answer = await site.reviewed("".join(f"{number}\n" for number in range(9999)))
+    assert len(answer["hookSpecificOutput"]["permissionDecisionReason"]) < 1000
 
 
-async def test_line_ends_and_marks_are_what_the_cli_makes_of_them(site: Site) -> None:
-    site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    assert decision(await site.reviewed("one\nthree\n")) == ALLOWED
+async def test_a_new_file_with_changes_is_written(site: Site) -> None:
+    path = site.project / "new/b.txt"
+    await site.reviewed("theirs\n", site.edit("write_file", file_path=str(path), content="mine\n"))
+    assert path.read_text() == "theirs\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "said"), [("missing", "occurs 0 times"), ("o", "occurs 2 times"), ("", "is there already")]
-)
-async def test_what_cannot_be_shown_is_refused_to_a_subagent(site: Site, old: str, said: str) -> None:
-    answer = decision(await site.answer(site.request(old_string=old, new_string="x"), AGENT))
-    assert answer["behavior"] == "deny"
-    assert said in answer["message"]
-    # All of them can.
-    every = site.request(old_string="o", new_string="0", replace_all=True)
-    if old == "o":
-        assert decision(await site.reviewed("0ne\ntw0\n", every)) == ALLOWED
-
-
-async def test_files_that_are_no_text_are_refused_to_a_subagent(site: Site) -> None:
-    for content in (b"\xff\xfe\x00", b"one\ntw\xf6\n"):
-        site.file.write_bytes(content)
-        assert decision(await site.answer(agent=AGENT))["behavior"] == "deny"
-    site.file.unlink()
-    site.file.mkdir()
-    assert decision(await site.answer(agent=AGENT))["behavior"] == "deny"
-    assert site.editor.log == []
-
-
-async def test_a_cli_that_is_not_connected_is_reviewed_too(site: Site) -> None:
-    answering = asyncio.create_task(site.answer(asker=Asker(PEER, "process 7", "Qwen Code", opens_reviews=False)))
-    proposal = await soon(site.editor.shown.get())
-    assert proposal.session == "process 7"
-    site.reviews.decide(proposal.id, Decision(None))
-    assert decision(await soon(answering))["behavior"] == "deny"
+@pytest.mark.parametrize("content", [NEW, "one\nfour\n"])
+async def test_nothing_is_made_of_a_file_that_has_changed_meanwhile(site: Site, content: str) -> None:
+    answering, proposal = await site.open()
+    site.file.write_text("other\n")
+    site.reviews.decide(proposal.id, Decision(content))
+    said = (await soon(answering))["hookSpecificOutput"]["permissionDecisionReason"]
+    assert "it has changed on disk. Read the file again" in said
+    assert site.file.read_text() == "other\n"
+    # Emacs keeps the user's text.
+    assert site.editor.log[-2:] == [("abandon", "it has changed on disk"), ("settled", proposal.id)]
 
 
 async def test_several_reviews_are_held_at_once(site: Site) -> None:
-    first = asyncio.create_task(site.answer(agent=AGENT))
-    one = await soon(site.editor.shown.get())
-    second = asyncio.create_task(site.answer(agent=AGENT))
-    two = await soon(site.editor.shown.get())
-    assert one.id != two.id
+    first, one = await site.open(site.edit(call="c1"))
+    second, two = await site.open(site.edit(call="c2", old_string="one", new_string="1"))
     assert site.reviews.waiting() == [one, two]
     site.reviews.decide(two.id, Decision(None))
     assert site.reviews.waiting() == [one]
-    assert decision(await soon(second))["behavior"] == "deny"
-    site.reviews.decide(one.id, Decision("one\nthree\n"))
-    assert decision(await soon(first)) == ALLOWED
+    assert await soon(second) == refuse(REJECTED)
+    site.reviews.decide(one.id, Decision(NEW))
+    assert await soon(first) == {}
 
 
-# --- Nobody waits for ever ---
+# --- Only what is exact is shown ---
+
+
+async def test_line_ends_and_marks_stay(site: Site) -> None:
+    site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert await site.reviewed("\ufeffone\r\nthree\r\n") == {}
+    await site.reviewed("\ufeffone\r\nfour\r\n")
+    assert site.file.read_bytes() == b"\xef\xbb\xbfone\r\nfour\r\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("five", "x", "occurs 0 times"),
+        # The CLI would find it all the same.
+        ("two ", "x", "occurs 0 times"),
+        ("two\n\n", "x", "occurs 0 times"),
+        ("o", "x", "occurs 2 times"),
+        ("", "x", "occurs 0 times"),
+        # And would take the line end along.
+        ("two", "", "a line end"),
+        ("two", "x\r\n", "carriage returns"),
+    ],
+)
+async def test_the_terminal_asks_about_what_is_not_exact(site: Site, old: str, new: str, said: str) -> None:
+    answer = await site.answer(site.edit(old_string=old, new_string=new))
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
+    assert said in answer["hookSpecificOutput"]["permissionDecisionReason"]
+    assert site.editor.log == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "tool_input"),
+    [
+        ("notebook_edit", {"notebook_path": "/w/a.ipynb", "file_path": None}),
+        ("write_file", {"content": None}),
+        ("edit", {"old_string": 3}),
+        ("edit", {"file_path": "a.txt"}),
+        ("edit", {"file_path": ["x"]}),
+        ("edit", {"file_path": "/"}),
+    ],
+)
+async def test_the_terminal_asks_about_what_cannot_be_shown(site: Site, tool: str, tool_input: dict[str, Any]) -> None:
+    answer = await site.answer(site.edit(tool, **tool_input))
+    assert answer["hookSpecificOutput"]["permissionDecision"] == "ask"
+
+
+async def test_the_terminal_asks_about_files_that_are_no_text(site: Site) -> None:
+    for data in (b"one\ntwo\n\xff", b"\0two"):
+        site.file.write_bytes(data)
+        assert (await site.answer())["hookSpecificOutput"]["permissionDecision"] == "ask"
+
+
+async def test_all_places_of_a_text_are_shown(site: Site) -> None:
+    assert await site.reviewed("1ne\ntw1\n", site.edit(old_string="o", new_string="1", replace_all=True)) == {}
+
+
+async def test_what_is_shown_is_what_the_cli_writes(site: Site) -> None:
+    """Two hundred random edits: shown is what an edit by the CLI's own rules makes of the file, or nothing."""
+    chooser = random.Random(1)  # noqa: S311 - the same each time
+
+    def word() -> str:
+        return "".join(chooser.choice(["a", "b", "\n", " ", "é", "“", '"', "$&", "\\1"]) for _ in range(6))
+
+    shown = 0
+    for number in range(200):
+        text = "".join(word() for _ in range(4))
+        ends = chooser.choice(["\n", "\r\n"])
+        site.file.write_bytes(chooser.choice(["", "\ufeff"]).encode() + text.replace("\n", ends).encode())
+        start = chooser.randrange(len(text))
+        old = chooser.choice([text[start : start + chooser.randrange(1, 9)], word()])
+        new, every = chooser.choice([word(), "", old]), chooser.random() < 0.2
+        tool = chooser.choice(["edit", "edit", "write_file"])
+        given = {"content": new} if tool == "write_file" else {"old_string": old, "new_string": new}
+        answering = asyncio.create_task(site.answer(site.edit(tool, call=f"c{number}", replace_all=every, **given)))
+        showing = asyncio.create_task(site.editor.shown.get())
+        await soon(asyncio.wait([answering, showing], return_when=asyncio.FIRST_COMPLETED))
+        if not showing.done():
+            showing.cancel()
+            assert answering.result()["hookSpecificOutput"]["permissionDecision"] == "ask"
+            continue
+        shown += 1
+        written = by_the_cli(site.file.read_bytes(), tool, old, new, every)
+        assert site.editor.opened[-1][2].encode() == written
+        site.reviews.decide(showing.result().id, Decision(None))
+        await soon(answering)
+    assert 50 < shown < 200
+
+
+def by_the_cli(data: bytes, tool: str, old: str, new: str, every: bool) -> bytes:
+    """Return what Qwen Code makes of a file with `data`, as its source has it."""
+    mark, text = (b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""), data.decode("utf-8-sig")
+    ends, text = "\r\n" if "\r\n" in text else "\n", text.replace("\r\n", "\n")
+    if tool == "edit":
+        assert old in text
+        assert every or text.count(old) == 1
+        if not new and not old.endswith("\n") and f"{old}\n" in text:
+            old += "\n"
+        new = new.join(text.split(old))
+    return mark + new.replace("\n", ends).encode()
+
+
+# --- Not decided in time ---
+
+
+async def test_the_terminal_asks_and_is_answered_from_emacs(hasty: Site) -> None:
+    assert await hasty.answer() == ask(STILL_ASKING)
+    proposal = await soon(hasty.editor.shown.get())
+    assert hasty.editor.log[-1] == ("released", "its terminal asks as well")
+    hasty.terminal_asks("another", "q")
+    hasty.reviews.decide(proposal.id, Decision(NEW))
+    hasty.terminal_asks()
+    assert await hasty.wait_until_told() == [{"type": "confirmation_response", "request_id": "r", "allowed": True}]
+    assert await hasty.reviews.ran(PID, hasty.run()) == ""
+    assert hasty.editor.log[-1] == ("settled", proposal.id)
+
+
+async def test_the_text_of_the_user_replaces_what_the_cli_has_written(hasty: Site) -> None:
+    await hasty.answer()
+    proposal = await soon(hasty.editor.shown.get())
+    hasty.terminal_asks()
+    hasty.reviews.decide(proposal.id, Decision("one\nfour\n"))
+    await hasty.wait_until_told()
+    event = hasty.run()
+    assert hasty.reviews.awaits(PID, event)
+    assert "-three\n+four\n" in await hasty.reviews.ran(PID, event)
+    assert hasty.file.read_text() == "one\nfour\n"
+    assert not hasty.reviews.awaits(PID, event)
+
+
+async def test_what_the_cli_has_written_otherwise_is_left(hasty: Site) -> None:
+    await hasty.answer()
+    proposal = await soon(hasty.editor.shown.get())
+    hasty.terminal_asks()
+    hasty.reviews.decide(proposal.id, Decision("one\nfour\n"))
+    await hasty.wait_until_told()
+    event = hasty.run()
+    hasty.file.write_text("other\n")
+    assert await hasty.reviews.ran(PID, event) == ""
+    assert hasty.file.read_text() == "other\n"
+
+
+async def test_a_reason_is_sent_once_the_turn_is_over(hasty: Site) -> None:
+    await hasty.answer()
+    proposal = await soon(hasty.editor.shown.get())
+    hasty.terminal_asks()
+    hasty.reviews.decide(proposal.id, Decision(None, "not here"))
+    assert [each["allowed"] for each in await hasty.wait_until_told()] == [False]
+    hasty.reviews.note(PID, idle())
+    assert (await hasty.wait_until_told(2))[1] == {"type": "submit", "text": f"{REJECTED} not here"}
+
+
+async def test_a_terminal_that_asks_nothing_is_told_to_the_user(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, hold_s=0.01, confirm_s=0.01)
+    await site.answer()
+    proposal = await soon(site.editor.shown.get())
+    site.reviews.decide(proposal.id, Decision(NEW))
+    with anyio.fail_after(30):
+        while not site.warnings:
+            await anyio.sleep(0.01)
+    assert site.warnings == ["the terminal takes no answer from Emacs: answer in the terminal"]
+    assert site.editor.log[-2:] == [("abandon", "the terminal did not take the answer"), ("settled", proposal.id)]
+
+
+async def test_a_terminal_at_another_place_is_answered_by_keys(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, terminal=False, hold_s=0.01)
+    site.editor.types = True
+    asker = replace(ASKER, peer=replace(PEER, terminal=1))
+    for decision, key in ((Decision(NEW), "1"), (Decision(None), "\x1b")):
+        await site.answer(asker=asker)
+        proposal = await soon(site.editor.shown.get())
+        site.reviews.decide(proposal.id, decision)
+        site.reviews.note(PID, events.AttentionRequest(notification_type="permission_prompt"))
+        with anyio.fail_after(30):
+            while site.editor.log[-1] != ("settled", proposal.id):
+                await anyio.sleep(0.01)
+        assert site.editor.log[-2] == ("key", key)
+        site.reviews.note(PID, idle())
+
+
+async def test_an_unknown_terminal_is_the_only_one_to_answer(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, terminal=False, hold_s=0.01)
+    await site.answer()
+    assert site.editor.log[-1][0] == "open"
+    site.reviews.note(PID, events.AttentionRequest(notification_type="permission_prompt"))
+    assert site.editor.log[-1] == ("shown", "its terminal asks now")
+
+
+async def test_where_nobody_is_asked_the_same_call_meets_its_review(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    """As with `qwen -p` or `--acp`, whose model reads the question as a refusal."""
+    site = Site(tasks, tmp_path, terminal=False, hold_s=0.01)
+    await site.answer()
+    proposal = await soon(site.editor.shown.get())
+    failed = events.PostToolBatch.model_validate({"tool_calls": [{"tool_use_id": "call_1", "status": "error"}]})
+    site.reviews.note(PID, failed)
+    site.reviews.decide(proposal.id, Decision(NEW))
+    assert await site.answer(site.edit(call="call_2")) == {}
+    assert site.editor.log[-1] == ("settled", proposal.id)
+
+
+async def test_a_subagent_is_told_to_make_its_call_again_and_finds_its_review(hasty: Site) -> None:
+    edit = hasty.edit().model_copy(update={"agent_id": "a"})
+    for _ in range(2):
+        assert await hasty.answer(edit, AGENT) == refuse(STILL_REVIEWING)
+    proposal = await soon(hasty.editor.shown.get())
+    assert hasty.editor.shown.empty()
+    assert hasty.editor.opened[0][1] == "subagent general-purpose of Qwen Code 0.24.4"
+    # Another one's is another.
+    await hasty.answer(edit.model_copy(update={"agent_id": "b"}), AGENT)
+    assert (await soon(hasty.editor.shown.get())).id != proposal.id
+    # The batch of its calls has ended, as has a turn of the conversation.
+    failed = events.PostToolBatch.model_validate({"tool_calls": [{"tool_use_id": "call_1", "status": "error"}]})
+    hasty.reviews.note(PID, failed)
+    hasty.reviews.note(PID, idle())
+    # What is decided meanwhile waits for it.
+    hasty.reviews.decide(proposal.id, Decision(NEW))
+    assert await hasty.answer(edit, AGENT) == {}
+    # And then it is over: the same again is a new one.
+    await hasty.answer(edit, AGENT)
+    assert (await soon(hasty.editor.shown.get())).id != proposal.id
+
+
+async def test_a_file_that_has_changed_meanwhile_is_another_review(hasty: Site) -> None:
+    await hasty.answer(agent=AGENT)
+    one = await soon(hasty.editor.shown.get())
+    hasty.file.write_text("zero\n" + TEXT)
+    await hasty.answer(agent=AGENT)
+    assert (await soon(hasty.editor.shown.get())).id != one.id
+
+
+# --- Withdrawn ---
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        idle(),
+        events.UserPromptSubmit(prompt="go on", timestamp="2026-01-01T00:00:02Z"),
+        events.Stop(),
+        events.SessionEnd(),
+        events.PostToolBatch.model_validate({"tool_calls": [{"tool_use_id": "call_1", "status": "cancelled"}]}),
+        events.PostToolUseFailure(tool_name="edit", tool_call_id="call_1", error="not read"),
+    ],
+)
+@pytest.mark.parametrize("hold_s", [30.0, 0.0])
+async def test_no_review_of_a_call_that_is_over_can_be_accepted(
+    tasks: anyio.abc.TaskGroup, tmp_path: Path, event: events.Event, hold_s: float
+) -> None:
+    """As with Esc, which leaves the connection open, while the hook is held or the terminal asks."""
+    site = Site(tasks, tmp_path, hold_s=hold_s)
+    answering, proposal = await site.open()
+    if not hold_s:
+        await soon(answering)
+    # A notification of before.
+    site.reviews.note(PID, idle("2026-01-01T00:00:00Z"))
+    site.reviews.note(PID + 1, event)
+    assert site.reviews.waiting() == [proposal]
+    site.reviews.note(PID, event)
+    assert site.reviews.waiting() == []
+    assert [kind for kind, _ in site.editor.log][-1] == "abandon"
+    site.reviews.decide(proposal.id, Decision("one\nfour\n"))
+    assert site.editor.log[-1] == ("settled", proposal.id)
+    await soon(answering)
+    assert site.file.read_text() == TEXT
+
+
+async def test_what_was_answered_in_the_terminal_is_withdrawn(hasty: Site) -> None:
+    await hasty.answer()
+    await hasty.reviews.ran(PID, hasty.run())
+    assert hasty.editor.log[-1] == ("abandon", "it was accepted in the terminal")
 
 
 async def test_a_cli_that_is_gone_ends_the_review(site: Site) -> None:
-    answering = asyncio.create_task(site.answer(agent=AGENT))
-    proposal = await soon(site.editor.shown.get())
+    answering, proposal = await site.open()
     site.gone.set()
     await soon(answering)
-    assert site.editor.log[-1] == ("abandon", proposal.id)
+    assert site.editor.log[-1] == ("abandon", "its CLI does not wait for it any more")
     # What is decided then has nobody to go to, and Emacs need not keep it.
     site.reviews.decide(proposal.id, Decision("x"))
     assert site.editor.log[-1] == ("settled", proposal.id)
 
 
-async def test_a_busy_emacs_holds_nobody(tmp_path: Path) -> None:
-    site = Site(tmp_path, open_s=0.01)
-    site.editor.free.clear()
-    answer = decision(await site.answer(agent=AGENT))
-    assert answer == {"behavior": "deny", "message": "Emacs is busy and shows no review."}
-    assert await site.answer(asker=replace(CONNECTED, opens_reviews=False)) == {}
-    # It shows it when it has time, and is told at once that it is over.
-    assert [kind for kind, _ in site.editor.log] == ["open", "abandon"] * 2
-
-
-@pytest.mark.parametrize("refusal", ["too large", EmacsBusyError("gone")])
-async def test_what_emacs_does_not_show_is_not_waited_for(site: Site, refusal: str | Exception) -> None:
-    site.editor.refusal = refusal
-    assert decision(await site.answer(agent=AGENT)) == {"behavior": "deny", "message": str(refusal)}
-    assert await site.answer(asker=replace(CONNECTED, opens_reviews=False)) == {}
-
-
-async def test_a_subagent_is_told_to_ask_again_and_finds_its_review(tmp_path: Path) -> None:
-    site = Site(tmp_path, hold_s=0.01)
-    request = site.request().model_copy(update={"agent_id": "a"})
-    for _ in range(2):
-        answer = decision(await site.answer(request, AGENT))
-        assert answer == {"behavior": "deny", "message": STILL_REVIEWING}
-    proposal = await soon(site.editor.shown.get())
-    assert site.editor.shown.empty()
-    # Another one's is another.
-    await site.answer(request.model_copy(update={"agent_id": "b"}), AGENT)
-    assert (await soon(site.editor.shown.get())).id != proposal.id
-    # What is decided meanwhile waits for it.
-    site.reviews.decide(proposal.id, Decision("one\nthree\n"))
-    assert decision(await site.answer(request, AGENT)) == ALLOWED
-    assert site.editor.log[-1] == ("settled", proposal.id)
-    # And then it is over: the same again is a new one.
-    await site.answer(request, AGENT)
-    assert (await soon(site.editor.shown.get())).id != proposal.id
-
-
-async def test_a_file_that_has_changed_meanwhile_is_another_review(tmp_path: Path) -> None:
-    site = Site(tmp_path, hold_s=0.01)
+async def test_a_review_to_which_nobody_comes_back_ends(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, hold_s=0.0, return_s=0.0)
     await site.answer(agent=AGENT)
-    one = await soon(site.editor.shown.get())
-    site.file.write_text("zero\n" + TEXT)
-    await site.answer(agent=AGENT)
-    assert (await soon(site.editor.shown.get())).id != one.id
-
-
-async def test_a_review_to_which_nobody_comes_back_ends(tmp_path: Path) -> None:
-    site = Site(tmp_path, hold_s=0.0, return_s=0.0)
-    await site.answer(agent=AGENT)
-    proposal = await soon(site.editor.shown.get())
-    while site.editor.log[-1] != ("abandon", proposal.id):
+    while site.editor.log[-1] != ("abandon", "the model has not come back to it"):
         await asyncio.sleep(0)
 
 
-async def test_a_subagent_that_ends_takes_its_reviews_along(tmp_path: Path) -> None:
-    site = Site(tmp_path, hold_s=0.01)
-    request = site.request().model_copy(update={"agent_id": "a"})
-    await site.answer(request, AGENT)
-    proposal = await soon(site.editor.shown.get())
-    site.reviews.end_agent(PID, "b")
-    site.reviews.end_agent(PID + 1, "a")
-    assert site.editor.log[-1][0] == "open"
-    site.reviews.end_agent(PID, "a")
-    assert site.editor.log[-1] == ("abandon", proposal.id)
-    await site.answer(request, AGENT)
-    proposal = await soon(site.editor.shown.get())
+async def test_a_subagent_or_a_cli_that_ends_takes_its_reviews_along(hasty: Site) -> None:
+    edit = hasty.edit().model_copy(update={"agent_id": "a"})
+    await hasty.answer(edit, AGENT)
+    hasty.reviews.end_agent(PID, "b")
+    hasty.reviews.end_agent(PID + 1, "a")
+    assert hasty.editor.log[-1][0] == "open"
+    hasty.reviews.end_agent(PID, "a")
+    assert hasty.editor.log[-1] == ("abandon", "the subagent has ended")
+    await soon(hasty.editor.shown.get())
+    await hasty.answer(edit, AGENT)
+    proposal = await soon(hasty.editor.shown.get())
     # Decided, but there is nobody to be told.
-    site.reviews.decide(proposal.id, Decision(None))
-    site.reviews.end_process(PID)
-    assert site.editor.log[-2:] == [("abandon", proposal.id), ("settled", proposal.id)]
+    hasty.reviews.decide(proposal.id, Decision(None))
+    hasty.reviews.end_process(PID)
+    assert hasty.editor.log[-2:] == [("abandon", "the CLI has ended"), ("settled", proposal.id)]
 
 
-async def test_the_terminal_asks_when_a_review_takes_too_long(tmp_path: Path) -> None:
-    site = Site(tmp_path, hold_s=0.01)
-    assert await site.answer(asker=replace(CONNECTED, opens_reviews=False)) == {}
-    assert site.editor.log[-1][0] == "abandon"
+# --- What fails asks ---
+
+
+async def test_a_busy_emacs_holds_nobody(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    site = Site(tasks, tmp_path, open_s=0.01)
+    site.editor.free.clear()
+    assert await site.answer() == ask(BUSY)
+    # It shows it when it has time, and is told at once that it is over.
+    assert [kind for kind, _ in site.editor.log] == ["open", "abandon"]
+
+
+@pytest.mark.parametrize("refusal", ["too large", EmacsBusyError("gone")])
+async def test_what_emacs_does_not_show_is_asked_about(site: Site, refusal: str | Exception) -> None:
+    site.editor.refusal = refusal
+    assert await site.answer() == ask(str(refusal))
+
+
+async def test_the_edit_of_an_unknown_program_is_asked_about(site: Site) -> None:
+    assert await site.answer(asker=None) == ask(UNKNOWN_CLI)
+    assert await site.answer(asker=replace(ASKER, files=None)) == ask(UNKNOWN_CLI)
+    assert await site.answer(site.edit(mode="default"), asker=None) == {}
 
 
 async def test_a_decision_about_nothing_is_settled(site: Site) -> None:

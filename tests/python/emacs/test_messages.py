@@ -219,7 +219,7 @@ def test_answers_about_texts(spool: Spool) -> None:
 
 def test_outgoing_messages(spool: Spool) -> None:
     session = KnownSession("i", "2025-11-25", "c", "1")
-    published = outgoing(messages.Published(("/r",), True, 1, "t", {"A": "b"}, ["w"]), spool)
+    published = outgoing(messages.Published(("/r",), True, 1, "t", {"A": "b"}, ["w"], guarded=True), spool)
     assert as_dict(published) == {
         "roots": ["/r"],
         "reachable": True,
@@ -227,6 +227,7 @@ def test_outgoing_messages(spool: Spool) -> None:
         "token": "t",
         "environment": [["A", "b"]],
         "warnings": ["w"],
+        "guarded": True,
     }
     assert outgoing(messages.Serving(), spool) == []
     sessions = as_dict(

@@ -477,7 +477,7 @@ async def test_changes_and_bytes_of_files_are_told(home: Path) -> None:
 
 def hello(**changes: object) -> bytes:
     values = {"version": VERSION, "pid": 1, "started": "1", "home": "/h", "folder": "/f", "node": "/n", "layer": "/l"}
-    return Frame(0, Kind.HELLO, json.dumps({**values, "now": 0, **changes}).encode()).encode()
+    return Frame(0, Kind.HELLO, json.dumps({**values, "curl": "", "now": 0, **changes}).encode()).encode()
 
 
 def says(home: Path, data: bytes) -> list[str]:

@@ -46,7 +46,7 @@ class Served:
         wanted = WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
         self.place = Place(
             *(wanted, "token", port, environ(self._home), str(self._home.parent)),
-            layer_of=lambda _port, _secret, _tools: None,
+            layer_of=lambda _port, _secret, _tools, _command: None,
             deliver=lambda _session, _context: None,
             tell=self._tell,
             roots_changed=lambda: None,

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files that a CLI edits, as a review reads and writes them: on this machine, or at another place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from typing import Protocol
+
+from qwen_companion.ide.targets import check_target
+from qwen_companion.threads import in_thread
+
+CHANGED = "it has changed on disk"
+
+
+class Files(Protocol):
+    """The files where a CLI runs; `path` is the CLI's name for one."""
+
+    def name(self, path: str, /) -> str | None:
+        """Return the name in Emacs of the file `path`."""
+        ...
+
+    async def review_file(self, path: str, /) -> str:
+        """Return the file of this machine that has the text of `path`, for a review.
+
+        :raises TargetError: when it cannot be given a new text in a review
+        """
+        ...
+
+    async def write(self, path: str, expected: bytes | None, data: bytes, /) -> None:
+        """Have the file `path` hold `data` if it holds what is `expected`, None for no file.
+
+        :raises OSError: when it does not, or cannot be written
+        """
+        ...
+
+
+class LocalFiles:
+    """The files of this machine."""
+
+    def name(self, path: str) -> str:
+        """See `Files`."""
+        return path
+
+    async def review_file(self, path: str) -> str:
+        """See `Files`."""
+        await in_thread(check_target, path, None)
+        return path
+
+    async def write(self, path: str, expected: bytes | None, data: bytes) -> None:
+        """See `Files`."""
+        await in_thread(_write, os.path.realpath(path), expected, data)
+
+
+def _write(path: str, expected: bytes | None, data: bytes) -> None:
+    try:
+        with open(path, "rb") as file:
+            status, found = os.fstat(file.fileno()), file.read()
+    except FileNotFoundError:
+        status = found = None
+    if found != expected:
+        raise OSError(errno.EBUSY, CHANGED)
+    if status is not None and (status.st_nlink > 1 or status.st_uid != os.geteuid()):
+        # Another file in its place would have fewer names, or another owner.
+        with open(path, "r+b") as file:
+            file.write(data)
+            file.truncate()
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = os.path.join(os.path.dirname(path), f".qwen-companion-{secrets.token_hex(6)}")
+    try:
+        # With the permissions that any new file gets.
+        with open(temporary, "xb") as file:
+            file.write(data)
+            if status is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
+        os.rename(temporary, path)
+    except OSError:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        raise
