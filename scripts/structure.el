@@ -19,6 +19,7 @@
 ;; - A variable of another file is not declared: that file is required.
 ;; - `if-let', `when-let' and `and-let' have a star: Emacs 31 warns of others.
 ;; - A timer runs a function with a name, see qwen-companion-timers.el.
+;; - Programs are started and looked for in qwen-companion-programs.el only.
 ;;
 ;; Every finding is printed as FILE: TEXT, and any finding fails.  A test of
 ;; the package checks the same.
@@ -168,6 +169,32 @@
            form))))
     (nreverse findings)))
 
+;;; Programs
+
+(defconst structure--starters
+  '( async-shell-command call-process call-process-region call-process-shell-command compilation-start
+     executable-find make-process process-file process-file-shell-command process-lines
+     process-lines-handling-status process-lines-ignore-status shell-command shell-command-on-region
+     shell-command-to-string start-file-process start-file-process-shell-command start-process
+     start-process-shell-command)
+  "Functions that start or find programs.")
+
+(defconst structure--indirect-starters '(compile project-files vc-git-command vc-refresh-state)
+  "Functions of Emacs that start programs when called; most of them run git.")
+
+(defun structure--programs (files)
+  "Return the findings about programs that FILES start."
+  (let (findings)
+    (pcase-dolist (`(,feature . ,forms) (assoc-delete-all "qwen-companion-programs" (copy-sequence files)))
+      (structure--walk
+       (lambda (form)
+         (when (or (memq form structure--starters)
+                   (memq (car-safe form) structure--indirect-starters))
+           (push (cons feature (format "starts a program: %s" (if (consp form) (car form) form)))
+                 findings)))
+       forms))
+    (nreverse findings)))
+
 ;;; Floors
 
 (defun structure--floor (feature)
@@ -224,7 +251,8 @@
   "Return what is found in the package's files in DIRECTORY, the current one.
 The value is a list of (FEATURE . TEXT)."
   (let ((files (structure--files (or directory default-directory))))
-    (append (structure--circles files) (structure--names files) (structure--climbs files))))
+    (append (structure--circles files) (structure--names files) (structure--programs files)
+            (structure--climbs files))))
 
 (defun structure-check ()
   "Print what is found in the current directory; exit with 1 if there is any."

@@ -25,6 +25,7 @@
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-timers)
 
 ;; In a clone, or where package-vc has found no archive that has it.
@@ -222,7 +223,7 @@ That of another machine is followed by its name."
       (secure-hash 'sha256 'iv-auto 64)
     (with-temp-buffer
       (set-buffer-multibyte nil)
-      (call-process "head" nil t nil "-c" "64" "/dev/urandom")
+      (qwen-companion-programs-call "head" "-c" "64" "/dev/urandom")
       (secure-hash 'sha256 (current-buffer)))))
 
 (defun qwen-companion-backend-start ()
@@ -289,13 +290,8 @@ impossible."
   (unless (qwen-companion-backend--server-port qwen-companion-backend--server)
     (qwen-companion-backend--make-reserve))
   (setq qwen-companion-backend--secret (qwen-companion-backend--random))
-  ;; The package's directory is the working directory because `python -m'
-  ;; imports from there first: never from a directory of the user's.
-  (let* ((default-directory qwen-companion-environment-source)
-         (process-environment
-          (append '("PYTHONPATH" "PYTHONHOME" "PYTHONSTARTUP" "PYTHONUTF8=1")
-                  (funcall qwen-companion-backend-environment-function)
-                  process-environment))
+  (let* ((process-environment
+          (append (funcall qwen-companion-backend-environment-function) process-environment))
          (errors (make-pipe-process
                   :name "qwen-companion-errors"
                   :buffer (generate-new-buffer " *qwen-companion errors*" t)
@@ -304,9 +300,10 @@ impossible."
                   :filter #'qwen-companion-backend--log-filter
                   :sentinel #'ignore))
          (process
-          (make-process
+          (qwen-companion-programs-start
            :name "qwen-companion"
-           :command (list python "-m" "qwen_companion")
+           :command (qwen-companion-programs-python
+                     python qwen-companion-environment-source "qwen_companion")
            :connection-type 'pipe
            :coding 'utf-8-unix
            :noquery t

@@ -16,6 +16,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-programs)
 
 (defcustom qwen-companion-python nil
   "Python interpreter (3.10 or later) that runs the companion's server.
@@ -63,7 +64,7 @@ is used if there is one, else this interpreter itself."
 
 (defun qwen-companion-environment-base ()
   "Return the interpreter that environments are made with, or nil."
-  (executable-find (or qwen-companion-python "python3")))
+  (qwen-companion-programs-find (or qwen-companion-python "python3")))
 
 (defun qwen-companion-environment--stamp (directory)
   "Return the name of the link in DIRECTORY to the interpreter it was made with.
@@ -116,9 +117,6 @@ with another one."
 
 ;;; Making one
 
-;; Its arguments are more since Emacs 30.
-(declare-function compilation-start "compile" t)
-
 (defconst qwen-companion-environment--buffer-name "*qwen-companion install*")
 
 (defvar-local qwen-companion-environment--part nil
@@ -152,21 +150,21 @@ with another one."
         ;; Before the packages, so that what was killed bears it too.
         (mark (list "ln" "-s" python (qwen-companion-environment--stamp part))))
     (cons
-     (list python "-c"
+     (list python "-I" "-c"
            (format "import sys; sys.exit(None if sys.version_info >= (%s) else 'Python %%s is too old, %s is needed; customize qwen-companion-python' %% sys.version.split()[0])"
                    (string-replace "." "," oldest) oldest))
-     (if-let* ((uv (executable-find "uv")))
+     (if-let* ((uv (qwen-companion-programs-find "uv")))
          `((,uv "venv" "--python" ,python ,part)
            ,mark
            (,uv "pip" "install" "--python" ,own "--require-hashes"
                 "--compile-bytecode" "-r" ,lock))
-       `((,python "-m" "venv" ,part)
+       `((,python "-I" "-m" "venv" ,part)
          ,mark
          ;; The lock has all that they depend on.
-         (,own "-m" "pip" "install" "--disable-pip-version-check" "--no-deps"
+         (,own "-I" "-m" "pip" "install" "--disable-pip-version-check" "--no-deps"
                "--require-hashes" "-r" ,lock)
          ;; A fifth of the whole, and not needed again; setuptools may not be there.
-         (,own "-m" "pip" "uninstall" "--yes" "--quiet" "setuptools" "pip"))))))
+         (,own "-I" "-m" "pip" "uninstall" "--yes" "--quiet" "setuptools" "pip"))))))
 
 ;;;###autoload
 (defun qwen-companion-install-backend ()
@@ -191,17 +189,12 @@ the environment that was there before stays."
                    (abbreviate-file-name qwen-companion-backend-directory)
                    (if (stringp (nth 2 err)) (nth 2 err) (error-message-string err)))))
     (let* ((here default-directory)
-           (default-directory (file-name-as-directory
-                               (expand-file-name qwen-companion-backend-directory)))
-           ;; Their escape sequences would be in what is said of a failure.
-           (process-environment (append '("NO_COLOR=1" "PIP_NO_COLOR=1")
-                                        process-environment))
            (part (make-temp-name (concat (qwen-companion-environment--current) ".part-")))
-           (buffer (compilation-start
-                    (mapconcat (lambda (command)
-                                 (mapconcat #'shell-quote-argument command " "))
-                               (qwen-companion-environment--commands python part) " && ")
-                    nil (lambda (_mode) qwen-companion-environment--buffer-name))))
+           (buffer (qwen-companion-programs-compile
+                    (qwen-companion-environment--commands python part)
+                    ;; Their escape sequences would be in what is said of a failure.
+                    '("NO_COLOR=1" "PIP_NO_COLOR=1")
+                    qwen-companion-environment--buffer-name)))
       (with-current-buffer buffer
         ;; Commands that the user calls in here are about the project, not about the environment.
         (setq default-directory here)
@@ -226,8 +219,8 @@ Python has the packages."
          (not (cl-some #'qwen-companion-environment--interpreter
                        (qwen-companion-environment--all)))
          ;; It may be that the system's Python has them all.
-         (not (eql 0 (call-process python nil nil nil "-c"
-                                   "from importlib.metadata import version; version('mcp')")))
+         (not (eql 0 (qwen-companion-programs-call
+                      python "-I" "-c" "from importlib.metadata import version; version('mcp')")))
          (y-or-n-p "The Python environment is missing; install it now? ")
          (progn (qwen-companion-install-backend) t))))
 

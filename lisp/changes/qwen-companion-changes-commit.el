@@ -21,6 +21,7 @@
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
@@ -208,7 +209,8 @@ stays."
       (let ((inhibit-read-only t))
         (erase-buffer)
         (setq default-directory directory)
-        (vc-git-command t 0 nil "diff" "--cached")
+        (qwen-companion-programs-call-with-git
+         directory #'vc-git-command t 0 nil "diff" "--cached" "--no-ext-diff" "--no-textconv")
         (diff-mode)
         (goto-char (point-min))
         (display-buffer (current-buffer))))))
@@ -231,7 +233,7 @@ stays."
     (dolist (name files)
       (when-let* ((visiting (find-buffer-visiting name)))
         (with-current-buffer visiting
-          (vc-refresh-state))))
+          (qwen-companion-programs-call-with-git default-directory #'vc-refresh-state))))
     (quit-windows-on buffer t)
     (when (buffer-live-p buffer)
       (kill-buffer buffer))

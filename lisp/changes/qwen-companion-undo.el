@@ -37,6 +37,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
@@ -327,7 +328,7 @@ this and leaves the rest."
    for some in (seq-partition directories 500)
    nconc (with-temp-buffer
            (when (eql 0 (let ((process-environment (cons "LC_ALL=C" process-environment)))
-                          (ignore-errors (apply #'call-process "stat" nil t nil "-c" "%.3W"
+                          (ignore-errors (apply #'qwen-companion-programs-call "stat" "-c" "%.3W"
                                                 (mapcar #'expand-file-name some)))))
              (cl-loop for directory in some
                       for born in (split-string (buffer-string) "\n")
@@ -630,9 +631,8 @@ no other names.  Signal an error if that fails, or nothing that has the
 new bytes could have the special bits of PATH."
   (with-temp-buffer
     ;; Emacs itself copies no extended attributes on GNU/Linux.
-    (let ((default-directory "/"))
-      (unless (eql 0 (call-process "cp" nil t nil "-a" "--" path aside))
-        (signal 'file-error (last (split-string (string-trim (buffer-string)) ": "))))))
+    (unless (eql 0 (qwen-companion-programs-call-loudly "cp" "-a" "--" path aside))
+      (signal 'file-error (last (split-string (string-trim (buffer-string)) ": ")))))
   (unless (= (file-modes path) (file-modes aside))
     (user-error "Only its owner can keep its set-user-ID and set-group-ID bits"))
   (qwen-companion-undo--same-owner-p path aside))

@@ -25,6 +25,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-options)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 
@@ -324,7 +325,7 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
     ;; The Python process has the variable PATH, but not `exec-path'.
     (qwen-companion-daemon--set-request 'daemon-start
                                  (list :root root
-                                       :program (cons (executable-find (car command))
+                                       :program (cons (qwen-companion-programs-find (car command))
                                                       (cdr command))))))
 
 ;;;###autoload

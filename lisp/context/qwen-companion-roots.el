@@ -76,9 +76,15 @@ That is the one chosen by `project-switch-project' while it runs."
                        default-directory)))
     (or (qwen-companion-roots-of directory) directory)))
 
+(defun qwen-companion-roots-project (directory)
+  "Return the project of DIRECTORY as project.el knows it, or nil.
+Before Emacs 30 that would run the code in a .dir-locals.el unasked."
+  (let ((enable-dir-local-variables nil))
+    (ignore-errors (project-current nil directory))))
+
 (defun qwen-companion-roots--look-up (directory)
   "Ask project.el for the root of DIRECTORY; see `qwen-companion-roots-of'."
-  (when-let* ((project (ignore-errors (project-current nil directory))))
+  (when-let* ((project (qwen-companion-roots-project directory)))
     (directory-file-name (expand-file-name (project-root project)))))
 
 (defun qwen-companion-roots--known (key)

@@ -37,6 +37,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-options)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -896,8 +897,7 @@ It starts programs, which takes longer than the change of the text."
             (delq buffer qwen-companion-follow--vc-buffers))
       (with-current-buffer buffer
         ;; Git would lock its index, and a `git commit' of the agent fail just then.
-        (let ((process-environment (cons "GIT_OPTIONAL_LOCKS=0" process-environment)))
-          (vc-refresh-state))
+        (qwen-companion-programs-call-with-git default-directory #'vc-refresh-state)
         (force-mode-line-update))))
   (setq qwen-companion-follow--vc-timer
         ;; A file notification counts as input, but Emacs stays idle, and so an idle
@@ -1094,23 +1094,22 @@ A file with the same inode number, time and size is the renamed one."
                                 (cdr qwen-companion-follow--roots)))
               ;; A branch switch removes many files, and renames none.
               ((not qwen-companion-follow--search))
-              ((executable-find "find")))
-    (let ((default-directory root))
-      (setq qwen-companion-follow--search
-            (make-process
-             :name "qwen-companion-find"
-             :command (list "find" root "-xdev" "-name" ".git" "-prune" "-o"
-                            "-type" "f" "-inum" (number-to-string (nth 2 stamp))
-                            "-print0")
-             :connection-type 'pipe
-             :noquery t
-             :stderr (get-buffer-create " *qwen-companion find*" t)
-             :filter (lambda (_process names)
-                       (dolist (name (split-string names "\0" t))
-                         (qwen-companion-follow--note-search-result buffer stamp name)))
-             :sentinel (lambda (process _event)
-                         (unless (process-live-p process)
-                           (setq qwen-companion-follow--search nil))))))))
+              ((qwen-companion-programs-find "find")))
+    (setq qwen-companion-follow--search
+          (qwen-companion-programs-start
+           :name "qwen-companion-find"
+           :command (list "find" root "-xdev" "-name" ".git" "-prune" "-o"
+                          "-type" "f" "-inum" (number-to-string (nth 2 stamp))
+                          "-print0")
+           :connection-type 'pipe
+           :noquery t
+           :stderr (get-buffer-create " *qwen-companion find*" t)
+           :filter (lambda (_process names)
+                     (dolist (name (split-string names "\0" t))
+                       (qwen-companion-follow--note-search-result buffer stamp name)))
+           :sentinel (lambda (process _event)
+                       (unless (process-live-p process)
+                         (setq qwen-companion-follow--search nil)))))))
 
 (defun qwen-companion-follow--note-search-result (buffer stamp name)
   "Mark BUFFER as renamed if the file NAME still has STAMP."

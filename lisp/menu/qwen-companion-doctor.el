@@ -21,13 +21,12 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
 (declare-function json-encode "json" (object))
-;; Its arguments are more since Emacs 30.
-(declare-function compilation-start "compile" t)
 (declare-function qwen-companion-daemon-description "qwen-companion-daemon" ())
 (declare-function qwen-companion-daemon-state "qwen-companion-daemon" ())
 
@@ -185,16 +184,13 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
         (qwen-companion-doctor--add
          (list "fail" "Python" "there is no interpreter" "install Python 3.10 or later"))
       (let ((errors (generate-new-buffer " *qwen-companion doctor errors*" t))
-            (process-environment
-             (append (list (concat "PYTHONPATH=" qwen-companion-environment-source)
-                           "PYTHONIOENCODING=utf-8")
-                     (default-value 'process-environment)))
-            (default-directory (expand-file-name "~/")))
+            (process-environment (default-value 'process-environment)))
         (setq qwen-companion-doctor--process
-              (make-process
+              (qwen-companion-programs-start
                :name "qwen-companion-doctor" :noquery t :coding 'utf-8
                :connection-type 'pipe
-               :command (list python "-m" "qwen_companion.doctor")
+               :command (qwen-companion-programs-python
+                         python qwen-companion-environment-source "qwen_companion.doctor")
                :stderr errors
                :filter (lambda (process output)
                          (qwen-companion-doctor--filter process output buffer))
@@ -288,7 +284,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
 What it prints is in a buffer of its own."
   (let* ((report (current-buffer))
          (default-directory (expand-file-name "~/"))
-         (buffer (compilation-start command nil (lambda (_mode) "*qwen-companion remedy*"))))
+         (buffer (qwen-companion-programs-compile-for-user command "*qwen-companion remedy*")))
     (with-current-buffer buffer
       (add-hook 'compilation-finish-functions
                 (lambda (&rest _)

@@ -27,6 +27,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
@@ -80,7 +81,7 @@
   "Return why no CLI can be started."
   (cond ((eq 'error (qwen-companion-state)) "failed")
         ((not (and (car qwen-companion-qwen-command)
-                   (executable-find (car qwen-companion-qwen-command))))
+                   (qwen-companion-programs-find (car qwen-companion-qwen-command))))
          "no qwen")))
 
 (defun qwen-companion-menu--no-terminal ()

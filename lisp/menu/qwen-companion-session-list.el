@@ -27,6 +27,7 @@
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-registry)
 (require 'qwen-companion-review)
@@ -348,9 +349,8 @@ Signal a `user-error' where there is none."
         (user-error "That CLI has ended already"))
        ;; While it is connected the number is that of its process.
        (place
-        (let ((default-directory (concat place "/")))
-          (unless (eql 0 (process-file "kill" nil nil nil (number-to-string pid)))
-            (user-error "That CLI was not ended; end it in its terminal"))))
+        (unless (eql 0 (qwen-companion-programs-call-there place "kill" (number-to-string pid)))
+          (user-error "That CLI was not ended; end it in its terminal")))
        ((qwen-companion-backend-session id)
         (signal-process pid 'SIGTERM))
        (t (qwen-companion-registry-end session))))))

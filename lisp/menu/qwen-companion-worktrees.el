@@ -26,6 +26,7 @@
 (require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-session-list)
 (require 'qwen-companion-terminal)
@@ -355,10 +356,9 @@ shell, with a command that you can change before."
                                           lost (if (= lost 1) "" "s")))))
         (if (featurep 'magit)
             (magit-merge-plain branch)
-          (async-shell-command
-           (read-shell-command
-            (format "In %s: " (abbreviate-file-name default-directory))
-            (concat "git merge " (shell-quote-argument branch)))))))))
+          (qwen-companion-programs-run-in-shell
+           (format "In %s: " (abbreviate-file-name default-directory))
+           (concat "git merge " (shell-quote-argument branch))))))))
 
 (defun qwen-companion-worktrees-diff (tree &optional scope)
   "Show the whole difference of TREE, the worktree at point, to the main tree.

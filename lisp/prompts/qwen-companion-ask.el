@@ -22,6 +22,7 @@
 (require 'qwen-companion-drafts)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-prompt-completion)
 (require 'qwen-companion-prompts)
 (require 'qwen-companion-quote)
@@ -444,7 +445,7 @@ Return in words what is done."
   "Read CLIs and return each as (COMMAND . ARGUMENTS).
 COMMAND is nil for Qwen Code."
   (let* ((clis (cons '("qwen")
-                     (seq-filter (lambda (cli) (executable-find (cadr cli)))
+                     (seq-filter (lambda (cli) (qwen-companion-programs-find (cadr cli)))
                                  qwen-companion-ask-clis)))
          (models (delq nil (mapcar (lambda (session)
                                      (qwen-companion-cli-state-model

@@ -19,6 +19,7 @@
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -244,8 +245,8 @@ That is over D-Bus, or on macOS by osascript(1); else do nothing."
           (pcase character ("&" "&amp;") ("<" "&lt;") (_ "&gt;")))
         text t t)
        '(:array) '(:array :signature "{sv}") :int32 -1))
-     ((and (eq system-type 'darwin) (executable-find "osascript"))
-      (make-process
+     ((and (eq system-type 'darwin) (qwen-companion-programs-find "osascript"))
+      (qwen-companion-programs-start
        :name "qwen-companion-notification" :noquery t
        :command (list "osascript"
                       "-e" "on run argv"

@@ -24,6 +24,8 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-privacy)
+(require 'qwen-companion-programs)
+(require 'qwen-companion-roots)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-untrusted)
 
@@ -76,9 +78,11 @@ is no project.  None has a line end, which would end the word."
      names)
     (_
      (require 'project)
-     (let* ((project (project-current nil root))
+     (let* ((project (qwen-companion-roots-project root))
             ;; It signals an error where git does, as in a broken repository.
-            (files (and project (ignore-errors (project-files project))))
+            (files (and project (ignore-errors
+                                       (qwen-companion-programs-call-with-git
+                                        root #'project-files project))))
             (names (cl-loop for file in files
                             for name = (qwen-companion-quote-relative-name file root)
                             unless (or (file-name-absolute-p name)

@@ -19,6 +19,7 @@
 (require 'subr-x)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-disk)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
@@ -44,7 +45,7 @@ missing.  LABELS are two words for them.  Call CALLBACK with the output."
          (output nil)
          (clean (lambda () (mapc #'delete-file written))))
     (condition-case err
-        (make-process
+        (qwen-companion-programs-start
          :name "qwen-companion-diff"
          :command (list "env" "LC_ALL=C" "diff" "-a" "-u"
                         "--label" (car labels) "--label" (cadr labels)

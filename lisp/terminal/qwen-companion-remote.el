@@ -20,6 +20,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -227,7 +228,7 @@ Its terminal changes no byte.  TRAMP sends it as it is, as it has quotes.")
     (delete-process unused))
   (let* ((default-directory (concat place "/"))
          (process-adaptive-read-buffering nil)
-         (process (make-process
+         (process (qwen-companion-programs-start-for-user
                    :name "qwen-companion-line" :buffer nil :command qwen-companion-remote--listen
                    :coding 'binary :connection-type 'pipe :noquery t :file-handler t
                    :filter #'qwen-companion-remote--carry

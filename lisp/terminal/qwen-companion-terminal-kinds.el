@@ -19,6 +19,7 @@
 
 (require 'cl-lib)
 (require 'subr-x)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 
 (declare-function eat-exec "ext:eat" (buffer name command startfile switches))
@@ -215,7 +216,7 @@ The process of the buffer is that of the terminal; it shows no text of it.")
          (words (cl-loop for word in qwen-companion-terminal-external-command
                          if (equal word "%c") append command
                          else collect (string-replace "%d" directory word))))
-    (unless (executable-find (car words))
+    (unless (qwen-companion-programs-find (car words))
       (kill-buffer buffer)
       (user-error "No program `%s' found; customize `qwen-companion-terminal-external-command'"
                   (car words)))
@@ -228,9 +229,11 @@ The process of the buffer is that of the terminal; it shows no text of it.")
                 (substitute-command-keys
                  "\\[qwen-companion-ask] sends a prompt to it.  It goes on when this buffer is killed.\n\n")))
       (add-hook 'kill-buffer-hook #'qwen-companion-terminal-kinds--detach nil t))
-    (make-process :name (format "qwen terminal: %s" (file-name-nondirectory directory))
-                  :buffer buffer :command words :connection-type 'pipe :noquery t
-                  :sentinel #'qwen-companion-terminal-kinds--outside-ended)
+    (qwen-companion-programs-start-for-user
+     :name (format "qwen terminal: %s" (file-name-nondirectory directory))
+     :buffer buffer :connection-type 'pipe :noquery t
+     :command (cons (qwen-companion-programs-find (car words)) (cdr words))
+     :sentinel #'qwen-companion-terminal-kinds--outside-ended)
     (message "The CLI starts in %s" (car words))))
 
 (defun qwen-companion-terminal-kinds--detach ()

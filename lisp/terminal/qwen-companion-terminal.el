@@ -19,6 +19,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-programs)
 (require 'qwen-companion-quote)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-spool)
@@ -319,7 +320,7 @@ Those from the options are not among them.")
   "Return the program of the CLI and its arguments, `qwen-companion-qwen-command'.
 Signal a `user-error' that says what is missing when there is no program."
   (let ((program (car qwen-companion-qwen-command)))
-    (unless (and program (executable-find program))
+    (unless (and program (qwen-companion-programs-find program))
       (user-error "No program `%s' found; install it with `npm install -g @qwen-code/qwen-code', or customize `qwen-companion-qwen-command'"
                   program))
     qwen-companion-qwen-command))
@@ -338,7 +339,7 @@ Signal a `user-error' that says what is missing when there is no program."
   "Return non-nil when PROGRAM is a Qwen Code with the option `--input-file'.
 Another would not start with the option for it.  The version is that in
 the description of the package of which PROGRAM is a link."
-  (let* ((true (file-truename (or (executable-find program) program)))
+  (let* ((true (file-truename (or (qwen-companion-programs-find program) program)))
          (description (expand-file-name "package.json" (file-name-directory true))))
     (and (file-readable-p description)
          (with-temp-buffer
@@ -442,7 +443,10 @@ terminals there whose CLI has ended."
                                           process-environment))
              (options (qwen-companion-terminal--options directory))
              (kind (car options))
-             (command (append (cdr options) arguments))
+             (command (append (if (file-remote-p directory)
+                                  (cdr options)
+                                (qwen-companion-programs-for-user (cdr options)))
+                              arguments))
              (file (qwen-companion-terminal--new-prompt-file (car command)))
              (buffer (generate-new-buffer (qwen-companion-terminal--name directory))))
         (qwen-companion-terminal-kinds-load kind)
@@ -487,9 +491,9 @@ named by a variable of its own."
   (when-let* (((and qwen-companion-terminal-editor
                     (featurep 'server)
                     (process-live-p server-process)))
-              (program (or (executable-find
+              (program (or (qwen-companion-programs-find
                             (expand-file-name "emacsclient" invocation-directory))
-                           (executable-find "emacsclient"))))
+                           (qwen-companion-programs-find "emacsclient"))))
     (list (concat "EDITOR=" program)
           (concat "VISUAL=" program)
           (if server-use-tcp
@@ -570,8 +574,9 @@ once, in words what they will lack.  Signal a `user-error' where git cannot
 make one."
   (let* ((main (qwen-companion-terminal--main-tree directory))
          (events num-nonmacro-input-events)
-         (files (qwen-companion-terminal--git directory "status" "--porcelain"))
-         (count (length (split-string files "\n" t))))
+         (files (qwen-companion-terminal--git directory "status" "--porcelain" "-z" "--no-renames"
+                                              "--ignore-submodules=dirty"))
+         (count (length (split-string (or files "") "\0" t))))
     (cl-labels ((path (name) (expand-file-name (concat ".qwen/worktrees/" name) main))
                 (there-p (name) (file-exists-p (expand-file-name ".git" (path name))))
                 (next ()
@@ -604,13 +609,15 @@ make one."
   "Return the main work tree of the repository that DIRECTORY is in.
 Signal a `user-error' where git cannot make another one."
   (let ((top (qwen-companion-terminal--git directory "rev-parse" "--show-toplevel"))
-        (trees (qwen-companion-terminal--git directory "worktree" "list" "--porcelain")))
+        (trees (qwen-companion-terminal--git directory "worktree" "list" "--porcelain" "-z")))
     (unless top
       (user-error "%s is in no git repository with a work tree; git init makes one"
                   (abbreviate-file-name directory)))
     (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
       (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
-    (if (string-match "\\`worktree \\(.*\\)\nHEAD" trees)
+    (unless trees
+      (user-error "Git cannot list worktrees; git 2.36 or later can"))
+    (if (string-match "\\`worktree \\([^\0]*\\)\0HEAD" trees)
         (let ((main (match-string 1 trees)))
           ;; Of a submodule git names the directory of the repository.
           (or (qwen-companion-terminal--git main "rev-parse" "--show-toplevel") main))
@@ -620,11 +627,10 @@ Signal a `user-error' where git cannot make another one."
 (defun qwen-companion-terminal-run-git (directory then &rest arguments)
   "Run git with ARGUMENTS in DIRECTORY; return at once.
 Call THEN when it has succeeded; else say why not."
-  (let ((default-directory (file-name-as-directory directory))
-        (buffer (generate-new-buffer " *qwen-companion git*")))
-    (make-process
+  (let ((buffer (generate-new-buffer " *qwen-companion git*")))
+    (qwen-companion-programs-start
      :name "qwen-companion-git" :buffer buffer :noquery t :connection-type 'pipe
-     :command (cons "git" arguments)
+     :command (apply #'qwen-companion-programs-git directory arguments)
      :sentinel
      (lambda (process _event)
        (unless (process-live-p process)
@@ -637,11 +643,10 @@ Call THEN when it has succeeded; else say why not."
 (defun qwen-companion-terminal--git (directory &rest arguments)
   "Return the output of git with ARGUMENTS in DIRECTORY, nil where it fails."
   (with-temp-buffer
-    (setq default-directory (file-name-as-directory directory))
-    (let ((process-environment (cons "GIT_OPTIONAL_LOCKS=0" process-environment)))
-      (when (eql 0 (ignore-errors
-                     (apply #'call-process "git" nil '(t nil) nil arguments)))
-        (string-trim-right (buffer-string))))))
+    (when (eql 0 (ignore-errors
+                   (apply #'qwen-companion-programs-call
+                          (apply #'qwen-companion-programs-git directory arguments))))
+      (string-trim-right (buffer-string)))))
 
 ;;; Files and images
 

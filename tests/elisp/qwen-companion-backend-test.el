@@ -385,8 +385,8 @@ import runpy, signal, sys
 def spin(*_):
     while True: pass
 signal.signal(signal.SIGUSR1, spin)
-sys.path.insert(0, \"\")
-runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
+sys.path.insert(0, sys.argv[-2])
+runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)' \"$@\""
            (qwen-companion-backend-test--real-python))))
 
 (ert-deftest qwen-companion-backend-test-a-process-that-hangs ()
@@ -531,8 +531,8 @@ None is replaced, whichever goes on first, and nothing is said."
                   (format "echo >> %1$stries
 exec %2$s -c 'import runpy, sys
 sys.path.insert(0, \"%1$s\")
-sys.path.insert(0, \"\")
-runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)'"
+sys.path.insert(0, sys.argv[-2])
+runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)' \"$@\""
                           default-directory
                           (qwen-companion-backend-test--real-python))))))
       (should (string-match-p "lacks a package (.*uvicorn" said))

@@ -15,6 +15,7 @@
 (require 'qwen-companion-test-helper)
 
 (defconst qwen-companion-environment-test--python "#!/bin/sh
+test \"$1\" = -I && shift
 case \"$1 $2\" in
   -c*) %s;;
   '-m venv') mkdir -p \"$3/bin\" && cp \"$0\" \"$3/bin/python\";;
@@ -123,7 +124,7 @@ The variable `directory' is that of the environments."
 
 (ert-deftest qwen-companion-environment-test-its-window-goes ()
   "After success the frame is as before; after a failure, and where it is selected, it stays."
-  (qwen-companion-environment-test--with "exit 0" "[ ! -e broken ]"
+  (qwen-companion-environment-test--with "exit 0" "[ ! -e \"${0%/*}/../../broken\" ]"
     (delete-other-windows)
     (qwen-companion-environment-test--install)
     (should (one-window-p))
@@ -139,7 +140,7 @@ The variable `directory' is that of the environments."
 
 (ert-deftest qwen-companion-environment-test-again ()
   "The key that repeats a compilation makes an environment that is used."
-  (qwen-companion-environment-test--with "exit 0" "[ -e network ]"
+  (qwen-companion-environment-test--with "exit 0" "[ -e \"${0%/*}/../../network\" ]"
     (qwen-companion-environment-test--install)
     (should-not (qwen-companion-environment--all))
     (make-directory (expand-file-name "network" directory))
@@ -299,7 +300,7 @@ The leftovers of an Emacs that was killed are deleted."
   "When there is uv, it makes the environment, and pip is not asked."
   (qwen-companion-environment-test--with "exit 0" "exit 1"
     (write-region "#!/bin/sh
-echo \"$*\" >>uv-was-told
+echo \"$*\" >>\"$0-was-told\"
 case \"$1\" in venv) mkdir -p \"$4/bin\" && cp \"$3\" \"$4/bin/python\";; esac
 " nil "bin/uv" nil 'silent)
     (set-file-modes "bin/uv" #o755)
@@ -312,7 +313,7 @@ case \"$1\" in venv) mkdir -p \"$4/bin\" && cp \"$3\" \"$4/bin/python\";; esac
                                 (qwen-companion-environment-test--install)))))
     (should (string-match-p
              "\\`venv --python .*/bin/python3 .*\npip install --python .* --require-hashes .*requirements\\.lock\n\\'"
-             (qwen-companion-test-file-text (expand-file-name "uv-was-told" directory))))))
+             (qwen-companion-test-file-text "bin/uv-was-told")))))
 
 (ert-deftest qwen-companion-environment-test-an-update ()
   "After an update of the package, its new list of packages is installed.

@@ -73,6 +73,18 @@
   (qwen-companion-structure-test--found
    nil '("qwen-companion-a" (defvar qwen-companion-a) (defvar qwen-companion-a nil)) '("qwen-companion-b" (defvar auth-sources))))
 
+(ert-deftest qwen-companion-structure-test-programs-are-found ()
+  "Programs are started in one file only."
+  (pcase-dolist (`(,name ,use) '(("make-process" (make-process :name "x" :command '("git")))
+                                 ("call-process" (apply #'call-process "git" nil))
+                                 ("executable-find" (mapc #'executable-find '("git")))
+                                 ("vc-refresh-state" (progn (vc-refresh-state)))
+                                 ("compile" (compile "make"))))
+    (qwen-companion-structure-test--found
+     (list (concat "starts a program: " name)) `("qwen-companion-a" (require 'compile) ,use)))
+  (qwen-companion-structure-test--found
+   nil '("qwen-companion-programs" (make-process)) '("qwen-companion-a" (call-with-git #'vc-refresh-state))))
+
 (ert-deftest qwen-companion-structure-test-single-forms-that-are-found ()
   "Forms without a star, and timers without a name."
   (pcase-dolist (`(,expected ,form)

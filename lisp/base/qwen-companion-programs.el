@@ -1,0 +1,220 @@
+;;; qwen-companion-programs.el --- Start other programs  -*- lexical-binding: t; -*-
+
+;; Copyright (C) 2026 The qwen-companion authors
+
+;; SPDX-License-Identifier: GPL-3.0-or-later
+
+;;; Commentary:
+
+;; All programs are started here; scripts/structure.el refuses other places.
+;;
+;; A project may come from anybody: it may hold modules named like those of
+;; Python's standard library, programs named like git in node_modules/.bin, and
+;; settings that have git run programs.  The companion's own programs are found
+;; by absolute names, run outside of the project, without PYTHON variables and
+;; without relative entries of PATH, and git runs nothing of a repository.  CLIs
+;; in terminals keep the user's environment.
+
+;;; Code:
+
+(require 'cl-lib)
+(require 'seq)
+(require 'subr-x)
+
+;; Its arguments are more since Emacs 30.
+(declare-function compilation-start "compile" t)
+
+(defconst qwen-companion-programs--directory "/"
+  "Where programs run that have no directory of their own.
+Nobody but root can put files there, unlike where temporary files are.")
+
+(defun qwen-companion-programs-find (name)
+  "Return the absolute name of the program NAME on this machine, or nil.
+Relative names and relative elements of the variable `exec-path' do not
+count: they mean files of the project."
+  (let ((exec-path (seq-filter (lambda (directory)
+                                 (and directory (file-name-absolute-p directory)))
+                               exec-path))
+        (default-directory qwen-companion-programs--directory))
+    (when (or (file-name-absolute-p name) (not (file-name-directory name)))
+      (executable-find name))))
+
+(defun qwen-companion-programs--needed (name)
+  "Return the absolute name of the program NAME; signal `file-missing' for none.
+One that is absolute need not be there yet."
+  (or (and (file-name-absolute-p name) (expand-file-name name))
+      (qwen-companion-programs-find name)
+      (signal 'file-missing (list "Searching for program" "No such file or directory" name))))
+
+(defun qwen-companion-programs--environment ()
+  "Return `process-environment' without PYTHON variables and relative directories."
+  (let ((path (getenv "PATH")))
+    (append
+     (when path
+       (list (concat "PATH=" (string-join (seq-filter #'file-name-absolute-p
+                                                      (split-string path path-separator))
+                                          path-separator))))
+     (seq-remove (lambda (variable) (string-prefix-p "PYTHON" variable)) process-environment))))
+
+(defun qwen-companion-programs-start (&rest arguments)
+  "Start one of the companion's own programs; return the process.
+ARGUMENTS are those of `make-process'.  The program is isolated from the
+project and runs in the root directory.
+Signal `file-missing' when there is no such program."
+  (let ((process-environment (qwen-companion-programs--environment))
+        (default-directory qwen-companion-programs--directory)
+        (command (plist-get arguments :command)))
+    (apply #'make-process
+           (plist-put (copy-sequence arguments) :command
+                      (cons (qwen-companion-programs--needed (car command)) (cdr command))))))
+
+(defun qwen-companion-programs--call (program destination arguments)
+  "Run PROGRAM with ARGUMENTS, isolated; return its status.
+DESTINATION is that of `call-process'.  Signal `file-missing' when there
+is no such program."
+  (let ((process-environment (qwen-companion-programs--environment))
+        (default-directory qwen-companion-programs--directory))
+    (apply #'call-process (qwen-companion-programs--needed program) nil destination nil arguments)))
+
+(defun qwen-companion-programs-call (program &rest arguments)
+  "Run PROGRAM with ARGUMENTS, isolated; return its status.
+Its output goes to the current buffer, its errors are dropped.
+Signal `file-missing' when there is no such program."
+  (qwen-companion-programs--call program '(t nil) arguments))
+
+(defun qwen-companion-programs-call-loudly (program &rest arguments)
+  "Run PROGRAM with ARGUMENTS as `qwen-companion-programs-call' does.
+Its errors go to the current buffer too."
+  (qwen-companion-programs--call program t arguments))
+
+(defun qwen-companion-programs-start-for-user (&rest arguments)
+  "Start a program as the user would, in `default-directory'; return the process.
+ARGUMENTS are those of `make-process'.  With a file handler, it is
+started at a place by TRAMP; else its name has to be absolute."
+  (apply #'make-process arguments))
+
+(defun qwen-companion-programs-for-user (command)
+  "Return COMMAND, for a terminal, with the absolute name of its program.
+Signal `file-missing' when there is no such program."
+  (cons (qwen-companion-programs--needed (car command)) (cdr command)))
+
+(defun qwen-companion-programs-call-there (place program &rest arguments)
+  "Run PROGRAM with ARGUMENTS at PLACE, a remote name, and return its status."
+  (let ((default-directory (concat place "/")))
+    (apply #'process-file program nil nil nil arguments)))
+
+(defun qwen-companion-programs-compile (commands variables name)
+  "Run COMMANDS, isolated, one after the other until one fails; return the buffer.
+Each is a program and its arguments.  VARIABLES are added to the
+environment.  The buffer NAME is one of `compilation-mode'."
+  (let ((process-environment (append variables (qwen-companion-programs--environment)))
+        (default-directory qwen-companion-programs--directory))
+    (qwen-companion-programs-compile-for-user
+     (mapconcat (lambda (command)
+                  (mapconcat #'shell-quote-argument
+                             (cons (qwen-companion-programs--needed (car command)) (cdr command))
+                             " "))
+                commands " && ")
+     name)))
+
+(defun qwen-companion-programs-compile-for-user (command name)
+  "Run the shell COMMAND as the user would, in `default-directory'.
+Return its buffer NAME, which is one of `compilation-mode'."
+  (compilation-start command nil (lambda (_mode) name)))
+
+(defun qwen-companion-programs-run-in-shell (prompt command)
+  "Read a shell command with PROMPT, COMMAND by default, and run it for the user."
+  (async-shell-command (read-shell-command prompt command)))
+
+;;; Python
+
+(defun qwen-companion-programs-python (python source module)
+  "Return the command for MODULE of the directory SOURCE, with the program PYTHON.
+Python is isolated: nothing of the working directory, of variables or of
+the user's packages is imported."
+  (list python "-I" "-X" "utf8" "-c"
+        (concat "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; "
+                "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)")
+        (directory-file-name (expand-file-name source)) module))
+
+;;; Git
+
+(defconst qwen-companion-programs--git-settings
+  '(("core.fsmonitor" . "false") ("core.hooksPath" . "/dev/null") ("core.untrackedCache" . "false")
+    ("submodule.recurse" . "false") ("status.submoduleSummary" . "false"))
+  "Settings by which git runs nothing of a repository, but for filters.")
+
+(defconst qwen-companion-programs--git-variables
+  '("GIT_OPTIONAL_LOCKS=0" "GIT_TERMINAL_PROMPT=0" "GIT_ALLOW_PROTOCOL=none" "GIT_NO_LAZY_FETCH=1"
+    "GIT_PAGER=cat")
+  "Variables by which git asks nothing, reaches no network and writes no index.")
+
+(defun qwen-companion-programs--git-options (git directory scopes)
+  "Return settings for GIT in DIRECTORY: an alist of names and values.
+With them it runs nothing of the repository.  Filters are turned off that are
+named in settings whose scope matches SCOPES."
+  (let (filters)
+    (with-temp-buffer
+      (unless (eql 0 (qwen-companion-programs-call
+                      git "-C" directory "config" "--show-scope" "--list" "-z" "--name-only"))
+        (user-error "Git cannot read its settings for %s; git config --list --show-scope says why"
+                    (abbreviate-file-name directory)))
+      (goto-char (point-min))
+      (while (re-search-forward "\\([^\0]*\\)\0filter\\.\\([^\0]*\\)\\.[^.\0]+\0" nil t)
+        (when (string-match-p scopes (match-string 1))
+          (cl-pushnew (match-string 2) filters :test #'equal))))
+    (append
+     qwen-companion-programs--git-settings
+     (cl-loop for name in filters
+              ;; Git takes what is before the first of them for the name of an option.
+              when (string-search "=" name)
+              do (user-error "A filter in the settings of git for %s has an equals sign in its name"
+                             (abbreviate-file-name directory))
+              nconc (cl-loop for (key . value) in '(("clean" . "") ("smudge" . "") ("process" . "")
+                                                    ("required" . "false"))
+                             collect (cons (format "filter.%s.%s" name key) value))))))
+
+(defun qwen-companion-programs--work-tree (directory)
+  "Return options by which git takes the files around DIRECTORY for its work tree.
+Settings of the repository can name other ones."
+  (let ((top (locate-dominating-file directory ".git")))
+    (when (and top
+               (file-directory-p (expand-file-name ".git" top))
+               (not (string-match-p "/\\.git\\(?:/\\|\\'\\)" directory)))
+      (list "--work-tree" (directory-file-name top)))))
+
+(defun qwen-companion-programs-git (directory &rest arguments)
+  "Return a command for git with ARGUMENTS in DIRECTORY.
+It runs nothing of the repository.  Filters of the user's own settings run:
+files are checked out as by the user's git.
+Signal `file-missing' without git, and a `user-error' when its settings
+cannot be read."
+  (let* ((directory (expand-file-name directory))
+         (git (qwen-companion-programs--needed "git")))
+    `("env" ,@qwen-companion-programs--git-variables ,git "--no-pager" "-C" ,directory
+      ,@(cl-loop for (name . value) in (qwen-companion-programs--git-options
+                                        git directory "\\`\\(?:local\\|worktree\\)\\'")
+                 nconc (list "-c" (concat name "=" value)))
+      ,@(qwen-companion-programs--work-tree directory)
+      ,@arguments)))
+
+(defun qwen-companion-programs-call-with-git (directory function &rest arguments)
+  "Call FUNCTION, which has Emacs run git in DIRECTORY, with ARGUMENTS.
+Git runs nothing else then, nor any filter, and no directory-local
+variables are set, as project.el sets even those that are not safe."
+  (let ((enable-dir-local-variables nil))
+    (if-let* (((not (file-remote-p directory)))
+              (git (qwen-companion-programs-find "git")))
+        (let* ((settings (cl-loop for (name . value) in (qwen-companion-programs--git-options
+                                                         git (expand-file-name directory) "")
+                                  collect (format "'%s=%s'" (string-replace "'" "'\\''" name) value)))
+               (process-environment
+                (append (list (concat "GIT_CONFIG_PARAMETERS=" (string-join settings " ")))
+                        qwen-companion-programs--git-variables
+                        (qwen-companion-programs--environment)))
+               (exec-path (list (file-name-directory git))))
+          (apply function arguments))
+      (apply function arguments))))
+
+(provide 'qwen-companion-programs)
+;;; qwen-companion-programs.el ends here
