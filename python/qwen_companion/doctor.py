@@ -17,9 +17,7 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from importlib import metadata
@@ -28,6 +26,7 @@ from typing import Any, Final
 
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.programs import find_program, isolated, run_within
 
 _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
@@ -276,23 +275,21 @@ def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
     found = False
     versions: dict[str, str] = {}
     for program, (name, install) in _CLIS.items():
-        path = shutil.which(program, path=environ.get("PATH"))
+        path = find_program(program, environ)
         if path is None:
             continue
         found = True
         try:
-            done = subprocess.run(  # noqa: S603 - a program on the user's own path
-                [path, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, env=dict(environ)
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            status, output = run_within(_VERSION_LIMIT_S, [path, "--version"], isolated(environ))
+        except OSError as error:
             yield Check("fail", program, f"{path} does not start: {error}", install, install)
             continue
-        version = done.stdout.strip().splitlines()[-1:] or [""]
+        version = output.decode("utf-8", "replace").strip().splitlines()[-1:] or [""]
         versions[program] = version[0]
-        if done.returncode == _NO_PROGRAM and shutil.which("node", path=environ.get("PATH")) is None:
+        if status == _NO_PROGRAM and find_program("node", environ) is None:
             yield Check("fail", program, f"{path} needs Node.js, and no `node` is on the path", _NODE.format(22))
-        elif done.returncode or not version[0]:
-            yield Check("fail", program, f"{path} --version ends with status {done.returncode}", install, install)
+        elif status or not version[0]:
+            yield Check("fail", program, f"{path} --version ends with status {status}", install, install)
         elif (needed := _newer_node(path, environ)) is not None:
             text = (
                 f"{version[0]} at {path} asks for Node.js {needed[0]} or later, and the one on the path is {needed[1]}"
@@ -303,7 +300,7 @@ def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
     if not found:
         install = _CLIS["qwen"][1]
         text = "neither qwen nor gemini is on the path"
-        if shutil.which("npm", path=environ.get("PATH")) is None:
+        if find_program("npm", environ) is None:
             yield Check("fail", "CLI", f"{text}, nor npm to install them", f"{_NODE.format(22)}; then {install}")
         else:
             yield Check("fail", "CLI", text, install, install)
@@ -316,16 +313,14 @@ def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None
     manifest = next((file for parent in script.parents if (file := parent / "package.json").is_file()), None)
     asked = as_object(_json(manifest).get("engines")).get("node") if manifest else None
     wanted = re.fullmatch(r">=\s*(\d+)[.\d]*", str(asked))
-    node = shutil.which("node", path=environ.get("PATH"))
+    node = find_program("node", environ)
     if wanted is None or node is None:
         return None
     try:
-        done = subprocess.run(  # noqa: S603 - as above
-            [node, "--version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S, env=dict(environ)
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        _, output = run_within(_VERSION_LIMIT_S, [node, "--version"], isolated(environ))
+    except OSError:
         return None
-    own = re.match(r"v((\d+)[.\d]*)", done.stdout)
+    own = re.match(r"v((\d+)[.\d]*)", output.decode("utf-8", "replace"))
     if own is None or int(own[2]) >= int(wanted[1]):
         return None
     return int(wanted[1]), own[1]

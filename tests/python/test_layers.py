@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +16,15 @@ from support import PYTHON_DIRECTORY
 PACKAGE = "qwen_companion"
 KNOW_NO_WIRE = ("discovery", "ide", "journal", "privacy", "texts")
 """Packages that work on the types of `domain`: neither EPC nor the daemon's protocol is known there."""
+
+MAY_START_PROGRAMS = {f"{PACKAGE}.programs", f"{PACKAGE}.daemon.supervisor"}
+"""Modules that start programs: for the others, and a script of the standard library alone."""
+
+STARTS_PROGRAM = re.compile(
+    r"subprocess\.(Popen|run|call|check_\w+|get\w*output)|os\.(system|popen|startfile|exec\w+|spawn\w+|posix_spawn\w*|fork\w*)"
+    r"|pty\.\w+|(anyio|to_process)\.(open_process|run_process|run_sync)|asyncio\.create_subprocess_\w+|shutil\.which"
+    r"|multiprocessing\..*|runpy\..*"
+)
 
 
 def imports_of(source: str, modules: frozenset[str]) -> set[str]:
@@ -67,6 +77,33 @@ def test_what_works_on_domain_types_knows_no_wire(backend_graph: dict[str, set[s
     packages = packages_of(backend_graph)
     for name in KNOW_NO_WIRE:
         assert not packages[f"{PACKAGE}.{name}"] & {f"{PACKAGE}.emacs", f"{PACKAGE}.daemon"}, name
+
+
+def starts_of(source: str) -> list[str]:
+    """Return the calls in `source` that start or find programs."""
+    nodes = ast.walk(ast.parse(source))
+    calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    names = [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    return [name for name in (*calls, *names) if STARTS_PROGRAM.fullmatch(name)]
+
+
+def test_one_module_starts_programs() -> None:
+    paths = {_name(path.relative_to(PYTHON_DIRECTORY)): path for path in (PYTHON_DIRECTORY / PACKAGE).rglob("*.py")}
+    starting = {name for name, path in paths.items() if starts_of(path.read_text())}
+    assert starting == MAY_START_PROGRAMS
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["subprocess.run(['git'])", "from subprocess import Popen", "os.execvp('git', [])", "anyio.open_process('git')"],
+)
+def test_a_program_that_is_started_is_seen(line: str) -> None:
+    assert starts_of(f"def f():\n    {line}")
 
 
 def test_the_types_of_the_domain_import_nothing(backend_graph: dict[str, set[str]]) -> None:

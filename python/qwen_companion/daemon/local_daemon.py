@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ import anyio
 
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.errors import NotStartedError
+from qwen_companion.programs import find_program, start
 
 START_S = 60.0
 """How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""
@@ -71,19 +73,15 @@ async def start_local(
     :raises NotStartedError: when it has not done so within `timeout` seconds or has ended
     """
     token = secrets.token_hex(32)
+    variables = {**os.environ, **environment}
+    absolute = find_program(program[0], variables)
+    if absolute is None:
+        raise NotStartedError(f"qwen serve did not start: {program[0]}: {os.strerror(errno.ENOENT)}.")
     # Isolated: neither the directory nor the environment of the user adds to what the supervisor imports.
-    command = [sys.executable, "-I", str(_SUPERVISOR), *program, *_ARGUMENTS, root]
+    command = [sys.executable, "-I", str(_SUPERVISOR), absolute, *program[1:], *_ARGUMENTS, root]
     try:
         # asyncio's transport would kill the supervisor when the loop closes, before it has ended the daemon.
-        supervisor = subprocess.Popen(  # noqa: S603 - the user's own command
-            command,
-            cwd=root,
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        supervisor = start(command, variables, root, stderr=subprocess.STDOUT)
     except OSError as error:
         raise NotStartedError(f"qwen serve cannot be started in {root}: {error.strerror}.") from None
     supervisor_input = _pipe(supervisor.stdin)

@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.errors import CompanionError
+from qwen_companion.git import GitError
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.first_look import FirstLook, LimitError
-from qwen_companion.journal.git import GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.indexes import Indexes
 from qwen_companion.journal.last_look import Evidence, LastLook, clock_ns, load_last_look

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin
 from qwen_companion.errors import CompanionError
-from qwen_companion.journal.git import Git, items
+from qwen_companion.git import Git, items, place
 from qwen_companion.journal.origins import BEFORE, turn_behind
 from qwen_companion.journal.repository import find_repository
-from qwen_companion.journal.staging import run
 from qwen_companion.journal.store import MAX_AGE_MS
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.privacy.verdicts import printable
@@ -55,12 +54,12 @@ class CommitNotes:
         """`directory` is the true name of one in a repository, or in none; git is that of `environ`."""
         repository = self._repository = find_repository(directory)
         self._top = directory if repository is None else repository.top
-        self._git = Git(self._top, environ, None)
+        self._git = Git(environ)
 
     def _run(self, *command: str | bytes, data: bytes = b"", good: tuple[int, ...] = (0,)) -> bytes:
         own = "" if self._repository is None else self._repository.directory
-        place = ("-c", "core.quotePath=false", f"--git-dir={own}", f"--work-tree={self._top}")
-        return run(self._git, [*place, *command], self._top, data, good)
+        options = ("-c", "core.quotePath=false", *place(own, self._top))
+        return self._git.run(command, self._top, data, good, options, variables={})
 
     # --- Writing ---
 

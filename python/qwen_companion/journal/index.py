@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.git import OPTIONS, Git, GitError, items
+from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, inode_at
 from qwen_companion.privacy.disk import read_start
@@ -61,9 +61,9 @@ class Index:
         self.prefix = os.fsencode(self.top).rstrip(b"/") + b"/"
         below = os.fsencode(os.path.relpath(scope, self.top))
         self._pathspec = [] if below == b"." else [below]
-        self._program = Git(directory, environ, repository and os.path.join(repository.common, "objects"))
+        self._program = Git(environ, repository and os.path.join(repository.common, "objects"))
         self.configuration = Configuration(self._program, self.top, repository, environ)
-        self.objects = Objects(self._program, self.top, self._pathspec, repository)
+        self.objects = Objects(self._program, directory, self.top, self._pathspec, repository)
         self._settings: tuple[str, ...] = ()
         self.algorithm = "sha1"
         self._known_entries: dict[bytes, Version | None] = {}
@@ -89,7 +89,7 @@ class Index:
             options = ["--object-format=sha256"] if self.algorithm == "sha256" else []
             # No template: it may bring hooks and rules.
             command = ["init", "--quiet", "--bare", "--template=", *options, self.directory]
-            self._program.run(command, cwd=self.directory)
+            self._program.run(command, self.directory)
             os.makedirs(os.path.join(self.directory, "info"), mode=0o700, exist_ok=True)
             write_private(os.path.join(self.directory, "info", "attributes"), _NO_CONVERSION)
         # A process that was killed leaves it.
@@ -246,11 +246,8 @@ class Index:
         :raises GitError: for one behind a link
         """
         names = b"".join(b"./" + path + b"\0" for path in paths)
-        place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
-        # This command takes no pathspecs, and says so; status 1 says that none is.
-        options = [option for option in OPTIONS if option != "--literal-pathspecs"]
-        command = [*self._settings, *place, "check-ignore", "-z", "--stdin"]
-        return bool(self._program.run(command, cwd=self.top, data=names, good=(0, 1), options=options))
+        # Status 1 says that none is.
+        return bool(self._git("check-ignore", "-z", "--stdin", raw=names, good=(0, 1)))
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories that files are in which are not ignored, and of those above."""
@@ -269,7 +266,7 @@ class Index:
         yield from self._entries(*self._pathspec)
 
     def _entries(self, *paths: bytes) -> Iterator[tuple[bytes, Version]]:
-        for line in items(self._program.stored("ls-files", "-z", "-s", "--", *paths)):
+        for line in items(self._stored("ls-files", "-z", "-s", "--", *paths)):
             entry, _, path = line.partition(b"\t")
             mode, digest, _ = os.fsdecode(entry).split(" ")
             if mode in _MODES:
@@ -288,7 +285,7 @@ class Index:
 
     def moved(self) -> dict[bytes, int]:
         """Return the files in the index that are not at their places any more, with their inodes."""
-        entries = _STAMPS.findall(self._program.stored("ls-files", "-z", "--debug", "--", *self._pathspec))
+        entries = _STAMPS.findall(self._stored("ls-files", "-z", "--debug", "--", *self._pathspec))
         return {path: int(inode) for path, inode in entries if int(inode) != inode_at(self.prefix + path)}
 
     def committed(self) -> dict[bytes, Version | None]:
@@ -300,11 +297,22 @@ class Index:
         entries = self._raw("diff-index", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all", tree)
         return {path: version for path, version, _ in entries}
 
-    def _git(self, *command: str | bytes, data: Sequence[bytes] | None = None, raw: bytes = b"") -> bytes:
+    def _git(
+        self,
+        *command: str | bytes,
+        data: Sequence[bytes] | None = None,
+        raw: bytes = b"",
+        good: Sequence[int] = (0,),
+    ) -> bytes:
         if data is not None:
             raw = b"".join(path + b"\0" for path in data)
-        place = [f"--git-dir={self.directory}", f"--work-tree={self.top}"]
-        return self._program.run([*self._settings, *place, *command], cwd=self.top, data=raw)
+        options = (*EXACT, *self._settings, *place(self.directory, self.top))
+        # The attributes of this repository of ours turn all filters off.
+        return self._program.run(command, self.top, raw, good, options, runs_filters=True)
+
+    def _stored(self, *command: str | bytes) -> bytes:
+        """Return what git says of the index; the work tree need not be there."""
+        return self._program.run(command, self.directory, options=(*EXACT, *place(self.directory, self.directory)))
 
 
 def raw_entries(output: bytes) -> Iterator[tuple[bytes, Version | None, bool]]:

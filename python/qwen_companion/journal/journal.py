@@ -261,7 +261,7 @@ class Journal:
 
         :raises RecordError, WorktreeError: when that fails
         """
-        name = await in_thread(home_of, tree, self.roots.names)
+        name = await in_thread(home_of, tree, self.roots.names, self.roots.git)
         root = await self.roots.open(name)
         if root is None:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")

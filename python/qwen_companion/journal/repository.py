@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from qwen_companion.frozen import frozen
-from qwen_companion.journal.git import Git, GitError, items
+from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.git import common_directory, git_directory, repository
 from qwen_companion.privacy.verdicts import printable
@@ -62,9 +62,7 @@ class Configuration:
         pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
         own = self._repository.directory
         # The work tree that it names need not be there.
-        command = [f"--git-dir={own}", f"--work-tree={own}", "config", "-z", "--get-regexp", pattern]
-        # Without our own settings, which would be found in place of the user's.
-        output = self._git.run(command, cwd=own, good=(0, 1), options=())
+        output = self._git.run(["config", "-z", "--get-regexp", pattern], own, good=(0, 1), options=place(own, own))
         found: dict[str, str] = {}
         for entry in output.split(b"\0"):
             name, _, value = os.fsdecode(entry).partition("\n")
@@ -111,9 +109,12 @@ class Configuration:
 class Objects:
     """The objects of the user's repository; without a repository there are none."""
 
-    def __init__(self, git: Git, top: str, pathspec: Sequence[bytes], repository: Repository | None) -> None:
-        """`pathspec` limits the files of the work tree `top`."""
+    def __init__(
+        self, git: Git, directory: str, top: str, pathspec: Sequence[bytes], repository: Repository | None
+    ) -> None:
+        """`git` finds the objects in the git `directory`.  `pathspec` limits the files of the work tree `top`."""
         self._git = git
+        self._directory = directory
         self._top = top
         self._pathspec = pathspec
         self._repository = repository
@@ -124,15 +125,15 @@ class Objects:
         if self._repository is None or not wanted:
             return set(wanted)
         data = "".join(f"{digest}\n" for digest in wanted).encode()
-        output = self._git.stored("cat-file", "--batch-check=%(objectname) %(objecttype)", raw=data)
+        output = self._cat("--batch-check=%(objectname) %(objecttype)", data)
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
 
     def stored_digests(self) -> set[str]:
         """Return the digests in the user's index whose blobs the user's repository has."""
         if self._repository is None:
             return set()
-        place = [f"--git-dir={self._repository.directory}", f"--work-tree={self._top}"]
-        output = self._git.run([*place, "ls-files", "-z", "-s", "--", *self._pathspec], cwd=self._top)
+        options = (*EXACT, *place(self._repository.directory, self._top))
+        output = self._git.run(["ls-files", "-z", "-s", "--", *self._pathspec], self._top, options=options)
         digests = {line.split(b" ", 2)[1].decode() for line in items(output)}
         # An entry can be made without a blob.
         return digests - self.unavailable(digests)
@@ -142,7 +143,7 @@ class Objects:
         if self._repository is None or len(digests) < 2:
             return digests
         data = "".join(f"{digest}\n" for digest in digests).encode()
-        sizes = self._git.stored("cat-file", "--batch-check=%(objectsize)", raw=data).decode().splitlines()
+        sizes = self._cat("--batch-check=%(objectsize)", data).decode().splitlines()
         # Of one that is not there the line has another form.
         totals = accumulate(int(size) if size.isdigit() else 0 for size in sizes)
         return digests[: max(1, sum(total <= most for total in totals))]
@@ -152,7 +153,7 @@ class Objects:
         found: dict[str, bytes] = {}
         if self._repository is None or not digests:
             return found
-        output = self._git.stored("cat-file", "--batch", raw="".join(f"{digest}\n" for digest in digests).encode())
+        output = self._cat("--batch", "".join(f"{digest}\n" for digest in digests).encode())
         position = 0
         while position < len(output):
             end = output.index(b"\n", position)
@@ -171,9 +172,13 @@ class Objects:
         """
         if self._repository is None:
             raise GitError("not in a git repository")
-        place = [f"--git-dir={self._repository.directory}", f"--work-tree={self._top}"]
-        command = [*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"]
-        return self._git.run(command, cwd=self._top).decode().strip()
+        options = place(self._repository.directory, self._top)
+        command = ["rev-parse", "--verify", "--quiet", "HEAD^{tree}"]
+        return self._git.run(command, self._top, options=options).decode().strip()
+
+    def _cat(self, option: str, data: bytes) -> bytes:
+        options = place(self._directory, self._directory)
+        return self._git.run(["cat-file", option], self._directory, data, options=options)
 
 
 def _file_converts(path: str | bytes) -> bool:

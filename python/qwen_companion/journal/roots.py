@@ -16,6 +16,7 @@ from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import Settings, Snapshot
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.git import Git
 from qwen_companion.journal.activity import Activity
 from qwen_companion.journal.answers import RecordError
 from qwen_companion.journal.baselines import FAILURES, reason_of
@@ -58,6 +59,8 @@ class Roots:
         `site_of` returns where a root at another place lies, None for one of this machine.
         """
         self.environ = environ
+        # Where files are is asked on the way to other things, and an answer has to come soon.
+        self.git = Git(environ, limit_s=1.0)
         self._activity = activity
         self._begin = begin
         self.warn = warn
@@ -261,7 +264,7 @@ class Roots:
             # Such as a worktree beside a project that is a part of its repository, or the main tree of a worktree.
             other = self.name_of(os.path.dirname(path))
             return name if other is None or other.startswith(f"{name.rstrip('/')}/") else other
-        return around if around in self._trees or is_ignored(name, around) else name
+        return around if around in self._trees or is_ignored(name, around, self.git) else name
 
     def worktrees_in(self, root: Root) -> tuple[bytes, ...]:
         """Return the worktrees below `root` that have records of their own, each with a slash at its end."""

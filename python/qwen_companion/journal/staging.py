@@ -2,8 +2,8 @@
 """Changes of agents as git has them: put into the user's index, and nothing else, or written as a patch.
 
 A change is a file before and after it, as bytes on the disk.  The user's git gives both the form that they have in the
-repository, with line ends and filters as `git add` does; it works on a directory and an index of ours for that.  In the
-user's index the entries are replaced all at once, and the files of the user are not touched.
+repository, with line ends as `git add` does, and to commit with filters too; it works on a directory and an index of
+ours for that.  In the user's index the entries are replaced all at once, and the files of the user are not touched.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
+from qwen_companion.git import Git, items, place
 from qwen_companion.journal.changes import Net, is_binary, merged_bytes
-from qwen_companion.journal.git import Git, items
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.privacy.verdicts import printable
 
-# The user's settings hold, but that nothing of the repository's runs except filters, as with `git add`.
 _OPTIONS = (
-    *("--no-pager", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
     *("-c", "core.safecrlf=false", "-c", "core.filemode=true", "-c", "core.symlinks=true"),
     *("-c", "advice.addEmbeddedRepo=false", "-c", "core.quotePath=true"),
 )
@@ -79,16 +76,16 @@ class Staging:
         repository = self._repository
         if repository is None:
             raise StagingError(f"{self._root} is not in a git repository")
-        git = Git(self._top, self._environ, None)
-        place = (f"--git-dir={repository.directory}", f"--work-tree={self._top}")
-        index = self._index(git, place)
+        git = Git(self._environ)
+        options = (*_OPTIONS, *place(repository.directory, self._top))
+        index = self._index(git, options)
         for mark, what in _BEGUN.items():
             if os.path.lexists(os.path.join(repository.directory, mark)):
                 raise StagingError(f"a {what} is in progress, which a commit would end; commit or abort it first")
-        committed = self._committed(git, place)
+        committed = self._committed(git, options)
         names = [self._name(path) for net in nets for path in (net.path, net.previous) if path is not None]
-        self._check(git, place, index, names)
-        staged = set(self._staged(git, place, index))
+        self._check(git, options, index, names)
+        staged = set(self._staged(git, options, index))
         others = set(staged)
         changed: dict[bytes, Entry | None] = {}
         count = 0
@@ -114,13 +111,13 @@ class Staging:
         for name, entry in changed.items():
             told = entry or Entry("0", "0" * len(index[name].digest))
             lines.append(f"{told.mode} {told.digest}\t".encode() + name + b"\0")
-        run(git, [*place, "update-index", "-z", "--index-info"], self._top, b"".join(lines))
+        git.run(["update-index", "-z", "--index-info"], self._top, b"".join(lines), (0,), options, {})
         return count
 
     def patch(self, nets: Sequence[Net]) -> bytes:
         """Return the changes `nets` as a patch for `git apply`."""
         with tempfile.TemporaryDirectory() as directory:
-            git = Git(self._top, self._environ, None)
+            git = Git(self._environ)
             work = _Work(git, directory, self._repository, os.path.join(directory, "objects"))
             entries = [work.entries(nets, self._name, before) for before in (True, False)]
             return work.difference(*map(work.tree, entries))
@@ -134,10 +131,10 @@ class Staging:
 
     # --- The user's index ---
 
-    def _index(self, git: Git, place: Sequence[str]) -> dict[bytes, Entry]:
+    def _index(self, git: Git, options: Sequence[str]) -> dict[bytes, Entry]:
         """Return the entries of the user's index by their names."""
         found: dict[bytes, Entry] = {}
-        for line in items(run(git, [*place, "ls-files", "-z", "-s"], self._top)):
+        for line in items(git.run(["ls-files", "-z", "-s"], self._top, options=options)):
             entry, _, name = line.partition(b"\t")
             mode, digest, stage = entry.decode().split(" ")
             if stage != "0":
@@ -145,7 +142,7 @@ class Staging:
             found[name] = Entry(mode, digest)
         return found
 
-    def _check(self, git: Git, place: Sequence[str], index: Mapping[bytes, Entry], names: Sequence[bytes]) -> None:
+    def _check(self, git: Git, options: Sequence[str], index: Mapping[bytes, Entry], names: Sequence[bytes]) -> None:
         """Check that the files `names` are those of this repository, and not ignored."""
         for name in names:
             directory = name
@@ -158,33 +155,33 @@ class Staging:
                 directory = os.path.dirname(directory)
         new = [name for name in names if name not in index]
         if new:
-            command = [*place, "check-ignore", "-z", "--stdin", "--no-index"]
+            command = ["check-ignore", "-z", "--stdin", "--no-index"]
             listed = b"".join(b"./" + name + b"\0" for name in new)
-            for name in items(run(git, command, self._top, listed, good=(0, 1))):
+            for name in items(git.run(command, self._top, listed, (0, 1), options)):
                 raise StagingError(f"git ignores {printable(os.fsdecode(name[2:]))}")
 
-    def _head(self, git: Git, place: Sequence[str]) -> str | None:
+    def _head(self, git: Git, options: Sequence[str]) -> str | None:
         """Return the digest of the tree of the last commit, None without one."""
-        head = run(git, [*place, "rev-parse", "--verify", "--quiet", "HEAD^{tree}"], self._top, good=(0, 1))
+        head = git.run(["rev-parse", "--verify", "--quiet", "HEAD^{tree}"], self._top, b"", (0, 1), options)
         return head.decode().strip() or None
 
-    def _committed(self, git: Git, place: Sequence[str]) -> dict[bytes, Entry]:
+    def _committed(self, git: Git, options: Sequence[str]) -> dict[bytes, Entry]:
         """Return the entries of the last commit by their names."""
         found: dict[bytes, Entry] = {}
-        head = self._head(git, place)
-        for line in items(run(git, [*place, "ls-tree", "-r", "-z", head], self._top)) if head else ():
+        head = self._head(git, options)
+        for line in items(git.run(["ls-tree", "-r", "-z", head], self._top, options=options)) if head else ():
             entry, _, name = line.partition(b"\t")
             mode, _, digest = entry.decode().split(" ")
             found[name] = Entry(mode, digest)
         return found
 
-    def _staged(self, git: Git, place: Sequence[str], index: Mapping[bytes, Entry]) -> list[bytes]:
+    def _staged(self, git: Git, options: Sequence[str], index: Mapping[bytes, Entry]) -> list[bytes]:
         """Return the names in the index that differ from the last commit."""
-        head = self._head(git, place)
+        head = self._head(git, options)
         if head is None:
             return list(index)
         command = ["diff-index", "--cached", "--name-only", "-z", "--ita-invisible-in-index", head]
-        return items(run(git, [*place, *command], self._top))
+        return items(git.run(command, self._top, options=options))
 
     def _is_its_own(
         self,
@@ -251,21 +248,6 @@ class Staging:
         return {**({} if old == name else {old: None}), name: result}
 
 
-def run(
-    git: Git,
-    command: Sequence[str | bytes],
-    directory: str,
-    data: bytes = b"",
-    good: Sequence[int] = (0,),
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> bytes:
-    """Return the output of git as the user would run it in `directory`.
-
-    :raises GitError: when it fails, with another status than `good`
-    """
-    return git.run(command, directory, data, good, _OPTIONS, variables)
-
-
 def part_of(net: Net, data: bytes) -> Net:
     """Return the part of the change `net` that makes `data` of the file, and keeps its mode."""
     side = net.before or net.after
@@ -277,13 +259,17 @@ class _Work:
     """A directory of ours in which git gives files the form that they have in the repository."""
 
     def __init__(self, git: Git, directory: str, repository: Repository | None, objects: str | None) -> None:
-        """Put new objects into the directory `objects`, by default to those of the `repository`."""
+        """Put new objects into the directory `objects`, by default to those of the `repository`.
+
+        Only then filters run, as with `git add`.
+        """
         self._git = git
+        self._runs_filters = objects is None
         self._directory = directory
         self._index = os.path.join(directory, "index")
         own = os.path.join(directory, "repository")
         if repository is None:
-            run(git, ["init", "--quiet", "--bare", "--template=", own], directory)
+            git.run(["init", "--quiet", "--bare", "--template=", own], directory)
         elif os.path.isfile(os.path.join(repository.directory, "index")):
             # What git has of a file decides whether its line ends are converted.
             shutil.copyfile(os.path.join(repository.directory, "index"), self._index)
@@ -297,8 +283,9 @@ class _Work:
             self._variables |= {"GIT_OBJECT_DIRECTORY": objects, "GIT_ALTERNATE_OBJECT_DIRECTORIES": alternate}
 
     def _run(self, command: Sequence[str | bytes], data: bytes = b"", tree: str | None = None) -> bytes:
-        place = [*self._options, f"--git-dir={self._git_directory}", f"--work-tree={tree or self._directory}"]
-        return run(self._git, [*place, *command], tree or self._directory, data, variables=self._variables)
+        top = tree or self._directory
+        options = (*_OPTIONS, *self._options, *place(self._git_directory, top))
+        return self._git.run(command, top, data, (0,), options, self._variables, self._runs_filters)
 
     def entries(self, nets: Iterable[Net], name_of: Callable[[bytes], bytes], before: bool) -> dict[bytes, Entry]:
         """Return the files of `nets` `before` their changes, or after them, as git would add them."""

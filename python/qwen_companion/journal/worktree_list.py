@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.domain import Worktree
+from qwen_companion.git import EXACT, Git, GitError, items
 from qwen_companion.journal.changes import Net, is_binary, merged, with_renames
-from qwen_companion.journal.git import Git, GitError, items
 from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit
 from qwen_companion.journal.repository import Objects, Repository, find_repository
@@ -41,19 +41,25 @@ class WorktreeList:
         if repository is None:
             raise WorktreeError(f"{directory} is not in a git repository")
         self._repository: Repository = repository
-        self._git = Git(repository.common, environ, None)
+        self._git = Git(environ)
 
     def trees(self) -> list[Worktree]:
         """Return the worktrees, the main one first; nothing is known of their files yet.
 
         :raises GitError: when that fails
         """
-        output = self._ask(self._repository.top, "worktree", "list", "--porcelain").decode("utf-8", "replace")
-        read = [_read(part) for part in output.split("\n\n") if part.strip()]
+        output = self._ask(self._repository.top, "worktree", "list", "--porcelain", "-z").decode("utf-8", "replace")
+        read = [_read(part) for part in output.split("\0\0") if part]
         found = [tree for tree in read if tree is not None][:_MOST]
-        if found and found[0].path == self._repository.common and (top := main_tree(found[0].path)):
+        if found and found[0].path == self._repository.common and (top := main_tree(self._git, found[0].path)):
             found[0] = replace(found[0], path=top)
-        return found
+        return [found[0], *map(self._checked, found[1:])] if found else []
+
+    def _checked(self, tree: Worktree) -> Worktree:
+        """Return `tree`, as gone unless its directory says itself that it is a worktree of this repository."""
+        its = None if tree.gone else find_repository(os.path.realpath(tree.path))
+        is_here = its is not None and os.path.realpath(its.common) == os.path.realpath(self._repository.common)
+        return replace(tree, gone=not is_here)
 
     def examined(self, path: str) -> Worktree:
         """Return the worktree `path` with all that can be known of it.
@@ -126,7 +132,7 @@ class WorktreeList:
         With the tree `main`, how its files will differ once that is merged into them, see `since_begun`.
         """
         digests = [version.digest for version in versions.values() if version is not None]
-        blobs = Objects(self._git, path, (), self._repository).blobs(digests)
+        blobs = Objects(self._git, self._repository.common, path, (), self._repository).blobs(digests)
         nets: list[Net] = []
         for name, version in sorted(versions.items()):
             place = os.path.join(os.fsencode(path), name)
@@ -156,7 +162,8 @@ class WorktreeList:
         return self._ask(tree.path, "merge-base", other.head, tree.head, good=(0, 1)).decode().strip()
 
     def _ask(self, top: str, *command: str | bytes, good: tuple[int, ...] = (0,)) -> bytes:
-        return self._git.run(command, cwd=top, good=good)
+        # Settings of a repository can name other files than those around them.
+        return self._git.run(command, top, good=good, options=(*EXACT, f"--work-tree={top}"))
 
     def _changed(self, top: str, base: str, names: Sequence[bytes] = ()) -> dict[bytes, Version | None]:
         """Return the files in the worktree `top` that differ from the commit `base`, with their versions in it.
@@ -226,7 +233,7 @@ def _there(trees: Sequence[Worktree], path: str) -> Worktree:
 
 def _read(part: str) -> Worktree | None:
     """Return the worktree that a paragraph of `git worktree list` is about; None without its name."""
-    values = {name: value for name, _, value in (line.partition(" ") for line in part.splitlines())}
+    values = {name: value for name, _, value in (line.partition(" ") for line in part.split("\0"))}
     path = values.get("worktree")
     if not path:
         return None

@@ -7,7 +7,6 @@ Names of roots are those that Emacs has; that of a worktree begins with that of 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.journal.git import OPTIONS
+from qwen_companion.git import Git, GitError, place
 from qwen_companion.journal.places import is_recorded, state_directory
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
@@ -28,9 +27,6 @@ class WorktreeError(CompanionError):
 
 _MOST = 200
 """Worktrees of one repository that are looked at."""
-
-_GIT_S = 1.0
-"""How long to wait for git at most, in seconds."""
 
 _MOST_NOTED = 1024 * 1024
 """Bytes of the names of worktrees that were recorded."""
@@ -51,14 +47,14 @@ def root_around(root: str, path: str) -> str:
     return root
 
 
-def is_ignored(root: str, tree: str) -> bool:
+def is_ignored(root: str, tree: str, git: Git) -> bool:
     """Return whether git ignores the worktree `tree` below `root`, whose record lacks its files then.
 
-    Runs git the first time, and after a change of the files of rules above the worktree.
+    Runs `git` the first time, and after a change of the files of rules above the worktree.
     """
     above = Path(tree).parents
     rules = [*(parent / ".gitignore" for parent in above), *(parent / ".git/info/exclude" for parent in above)]
-    return _is_ignored(root, tree, tuple(map(_written, rules)))
+    return _is_ignored(root, tree, git, tuple(map(_written, rules)))
 
 
 def _written(path: Path) -> int | None:
@@ -69,13 +65,9 @@ def _written(path: Path) -> int | None:
 
 
 @lru_cache(maxsize=_MOST)
-def _is_ignored(root: str, tree: str, _rules: tuple[int | None, ...]) -> bool:
-    # This command takes no pathspecs, and says so.
-    options = [option for option in OPTIONS if option != "--literal-pathspecs"]
-    command = ["git", *options, "check-ignore", "--no-index", "--quiet", "--", tree]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, cwd=root, capture_output=True, timeout=_GIT_S, check=False)  # noqa: S603 - the user's own git
-        return done.returncode == 0
+def _is_ignored(root: str, tree: str, git: Git, _rules: tuple[int | None, ...]) -> bool:
+    with suppress(GitError):
+        return bool(git.run(["check-ignore", "--no-index", "-z", "--stdin"], root, os.fsencode(tree) + b"\0", (0, 1)))
     return False
 
 
@@ -132,22 +124,20 @@ def _notes(root: str, environ: Mapping[str, str]) -> str:
     return os.path.join(state_directory(environ), key_of(root), "worktrees")
 
 
-def main_tree(common: str) -> str | None:
-    """Return the main work tree of the repository with the directory `common`, None where it has none.
+def main_tree(git: Git, common: str) -> str | None:
+    """Return the main work tree of the repository with the directory `common`, None where it has none.  Runs `git`.
 
     That of a submodule is in its settings: `git worktree list` names the directory in place of it.
     """
     if os.path.basename(common) == ".git":
         return os.path.dirname(common)
-    command = ["git", *OPTIONS, f"--git-dir={common}", "config", "core.worktree"]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_S, check=False)  # noqa: S603 - the user's own git
-        if done.returncode == 0:
-            return os.path.normpath(os.path.join(common, os.fsdecode(done.stdout).rstrip("\n")))
+    with suppress(GitError):
+        output = git.run(["config", "-z", "core.worktree"], common, options=place(common, common))
+        return os.path.normpath(os.path.join(common, os.fsdecode(output.rstrip(b"\0"))))
     return None
 
 
-def home_of(tree: str, roots: Iterable[str]) -> str:
+def home_of(tree: str, roots: Iterable[str], git: Git) -> str:
     """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
 
     Of one that is removed it is the innermost of `roots` around it.
@@ -164,7 +154,7 @@ def home_of(tree: str, roots: Iterable[str]) -> str:
         raise WorktreeError(f"{tree} is not in a git repository, or that is gone")
     if repository.directory == repository.common:
         raise WorktreeError("this is in the main tree already; what was changed in a worktree can be merged into it")
-    top = main_tree(repository.common)
+    top = main_tree(git, repository.common)
     main = None if top is None else find_repository(top)
     if top is None or main is None or not os.path.isfile(f"{main.directory}/index"):
         raise WorktreeError("its repository has no main tree; merge the branch with git")

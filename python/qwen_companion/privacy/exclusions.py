@@ -18,7 +18,7 @@ from qwen_companion.errors import UnknownNameError
 from qwen_companion.frozen import frozen
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
-from qwen_companion.privacy.git import RETRY_S, TIMEOUT_S, Git, repository, work_tree_files
+from qwen_companion.privacy.git import RETRY_S, TIMEOUT_S, IgnoreRules, repository, work_tree_files
 from qwen_companion.privacy.ignore_files import IGNORE_FILES, ignore_files, load
 from qwen_companion.privacy.names import Names, names, non_local_reason
 from qwen_companion.privacy.options import Options, Settled, UserRules
@@ -90,7 +90,7 @@ class Exclusions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`environ` says where the home directory and git are.  `clock` gives seconds."""
-        self._git = Git(environ, git_timeout_s, clock)
+        self._git = IgnoreRules(environ, git_timeout_s, clock)
         self._user = UserRules(options, environ)
         self._clock = clock
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -21,6 +21,7 @@ from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.programs import DIRECTORY, run_within
 from qwen_companion.state import read_own, state_home, write_private
 
 NONE, VALID, REVOKED = "none", "valid", "revoked"
@@ -116,16 +117,10 @@ def _run(environ: Mapping[str, str], program: Sequence[str], *arguments: str) ->
     :raises GrantError: when it fails; the text has nothing of what it has printed, which may be a token
     """
     try:
-        done = subprocess.run(  # noqa: S603 - the user's own command
-            [*program, "sessions", "controllers", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=environ.get("HOME") or "/",
-            env=dict(environ),
-            timeout=_ADD_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
+        command = [*program, "sessions", "controllers", *arguments]
+        status, output = run_within(_ADD_S, command, environ, environ.get("HOME") or DIRECTORY)
+        if status:
+            raise OSError(f"{shlex.join(command)}: exit status {status}")
+    except OSError as error:
         raise GrantError(f"no token can be made: {error}; run that in a terminal to see why") from None
-    return next(filter(None, map(read_object, done.stdout.splitlines())), None) or {}
+    return next(filter(None, map(read_object, output.splitlines())), None) or {}

@@ -20,6 +20,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process, SocketStream
 
 from qwen_companion.domain import Hop
+from qwen_companion.programs import open_process
 from qwen_companion.remote.commands import HEARS, NeedsTerminalError, line_command, relay_command
 
 _CHUNK_BYTES = 64 * 1024
@@ -167,7 +168,7 @@ async def run_program(command: Sequence[str], environ: Mapping[str, str]) -> Cha
     :raises FileNotFoundError: where there is no such program
     """
     # In a session of its own: what it asks must not appear in the terminal of Emacs.
-    return _Program(await anyio.open_process(command, env=dict(environ), start_new_session=True))
+    return _Program(await open_process(command, environ))
 
 
 async def open_line(path: str, note: Callable[[str | None], None]) -> Channel:

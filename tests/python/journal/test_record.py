@@ -20,13 +20,13 @@ from unittest.mock import Mock
 import pytest
 
 from journal_project import SHELL, Project
+from qwen_companion import git, programs
 from qwen_companion.domain import Usage
-from qwen_companion.journal import git
+from qwen_companion.git import Git, GitError
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.first_look import LimitError
-from qwen_companion.journal.git import Git, GitError
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.record import ONE_GO_MS, Cause, Record
 from qwen_companion.journal.record_directory import NoRecordError
@@ -107,7 +107,7 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
 def test_large_texts_that_only_git_has_are_asked_for_little_by_little(project: Project) -> None:
     project.commit(a=b"12345", b=b"67890", c=b"abcde")
     root = os.path.realpath(project.root)
-    objects = Objects(Git(f"{root}/.git", project.environ, None), root, (), find_repository(root))
+    objects = Objects(Git(project.environ), f"{root}/.git", root, (), find_repository(root))
     digests = [digest_of(data) for data in (b"12345", b"no such", b"67890", b"abcde")]
     assert objects.few(digests, 10) == digests[:3]
     assert objects.few(digests, 9) == digests[:2]
@@ -1054,7 +1054,7 @@ def test_git_is_not_asked_again_where_it_has_just_stalled(project: Project, monk
     project.git("config", "include.path", str(project.home / "included"))
     with pytest.raises(GitError, match="no answer"):
         project.begin()
-    monkeypatch.setattr(git.subprocess, "Popen", None)
+    monkeypatch.setattr(programs.subprocess, "Popen", None)
     with pytest.raises(GitError, match="no answer"):
         project.begin()
 

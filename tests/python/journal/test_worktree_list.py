@@ -13,6 +13,7 @@ import pytest
 
 from journal_project import Project
 from qwen_companion.domain import Worktree
+from qwen_companion.git import Git
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.journal.worktrees import WorktreeError, home_of
 
@@ -300,4 +301,4 @@ def test_a_submodule_and_a_repository_without_a_commit_are_listed(project: Proje
     ]
     (tree / "a.txt").write_bytes(b"in\n")
     assert [found.path for found in inside.since_begun(str(tree), True)] == [os.fsencode(tree / "a.txt")]
-    assert home_of(str(tree), [str(project.root)]) == str(project.root / "sub")
+    assert home_of(str(tree), [str(project.root)], Git(project.environ)) == str(project.root / "sub")

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run the user's git without anything of a repository's running, and give up on one that stalls.
+
+A repository may come from anybody.  Its settings and attributes name programs: filters, text converters, differs,
+hooks, monitors of files, pagers, ways to a network.  All are off, for the user's own settings too where git only looks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import psutil
+
+from qwen_companion.errors import CompanionError
+from qwen_companion.programs import find_program, isolated, run
+
+_SETTINGS = (
+    *(
+        "--no-pager",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        f"core.hooksPath={os.devnull}",
+        "-c",
+        "core.untrackedCache=false",
+    ),
+    *("-c", "safe.bareRepository=explicit", "-c", "submodule.recurse=false", "-c", "log.showSignature=false"),
+)
+
+_VARIABLES = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+
+_FLAGS = {
+    "blame": ("--no-textconv",),
+    "diff-files": ("--no-ext-diff", "--no-textconv"),
+    "diff-index": ("--no-ext-diff", "--no-textconv"),
+    "diff-tree": ("--no-ext-diff", "--no-textconv"),
+    # It would run git in submodules, whose settings are others.
+    "status": ("--ignore-submodules=dirty",),
+}
+"""What keeps a command of git from running programs, beside settings."""
+
+_NO_FILTERS = frozenset(
+    (
+        "cat-file",
+        "check-ignore",
+        "config",
+        "diff-tree",
+        "init",
+        "ls-files",
+        "ls-tree",
+        "merge-base",
+        "notes",
+        "read-tree",
+    )
+    + ("rev-list", "rev-parse", "var", "worktree")
+)
+"""Commands that read no contents of files, so no filter runs."""
+
+EXACT = (
+    *(
+        "--literal-pathspecs",
+        "-c",
+        "core.splitIndex=false",
+        "-c",
+        "core.trustctime=true",
+        "-c",
+        "core.checkStat=default",
+    ),
+    *("-c", "advice.addEmbeddedRepo=false", "-c", "index.sparse=false", "-c", "core.sparseCheckout=false"),
+    *("-c", "core.safecrlf=false", "-c", "core.autocrlf=false"),
+)
+"""Options for bytes and names as they are."""
+
+LIMIT_S = 60.0
+"""How long one process may take: the first list of a large directory on a cold disk."""
+
+STALL_S = 5.0
+"""How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
+
+It is looked at twice in that time.  A limit of 5 s for all would give up the first list of a large directory on a cold
+disk.
+"""
+
+RETRY_S = 60.0
+"""How long no git is asked in a directory after one has stalled there."""
+
+
+class GitError(CompanionError):
+    """Git gave no answer; the text says why."""
+
+
+class StalledError(GitError):
+    """Git did not end, or has not a moment ago."""
+
+    def __init__(self) -> None:
+        super().__init__("git gives no answer; a file that it reads here may be a pipe")
+
+
+def place(directory: str, tree: str) -> tuple[str, str]:
+    """Return options for the repository in `directory` with the files in `tree`, whatever its settings name."""
+    return f"--git-dir={directory}", f"--work-tree={tree}"
+
+
+class Git:
+    """The git of an environment.  All methods wait for it, and may be called in several threads."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        objects: str | None = None,
+        limit_s: float | None = None,
+        retry_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Objects are also looked up in the directory `objects`.
+
+        `limit_s` is how long one process may take, and `retry_s` how long none is asked after one has stalled.  `clock` gives
+        seconds.
+        """
+        # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
+        kept = {
+            name: value
+            for name, value in isolated(environ).items()
+            if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")
+        }
+        self.environ = {**kept, **_VARIABLES}
+        if objects is not None:
+            self.environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = objects
+        self._limit_s = limit_s
+        self._retry_s = retry_s
+        self._clock = clock
+        self._stalled: dict[str, float] = {}
+        """When git gave no answer last, by the directory in which it was asked."""
+
+    def program(self) -> str | None:
+        """Return the git that would be asked."""
+        return find_program("git", self.environ)
+
+    def run(
+        self,
+        command: Sequence[str | bytes],
+        cwd: str,
+        data: bytes = b"",
+        good: Sequence[int] = (0,),
+        options: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        runs_filters: bool = False,
+        on_errors: Callable[[str], None] | None = None,
+    ) -> bytes:
+        """Return the output of git for `command`, an array of the subcommand and its arguments, given `data`.
+
+        `options` come before it.  Filters run only if `runs_filters`: for a repository of ours, which has none, and to
+        commit.  What git writes is private; with other `variables` of the environment, it is the user's as any work of
+        git.  `on_errors` is called with the text of its errors and warnings.
+
+        :raises GitError: when it fails, with another status than `good`
+        """
+        name = os.fsdecode(command[0])
+        if not runs_filters and name not in _NO_FILTERS:
+            options = [*options, *self._without_filters(cwd, options)]
+        if name == "check-ignore":
+            # It takes no pathspecs, and says so.
+            options = [option for option in options if option != "--literal-pathspecs"]
+        if self._clock() < self._stalled.get(cwd, -math.inf) + (self._retry_s or RETRY_S):
+            raise StalledError
+        try:
+            status, output, errors = run(
+                ["git", *_SETTINGS, *options, name, *_FLAGS.get(name, ()), *command[1:]],
+                {**self.environ, **(variables or {})},
+                lambda process: self._communicate(process, data),
+                cwd,
+                umask=0o077 if variables is None else -1,
+            )
+        except FileNotFoundError as error:
+            raise GitError("git is not installed" if self.program() is None else str(error.strerror)) from None
+        except OSError as error:
+            raise GitError(error.strerror or str(error)) from None
+        except subprocess.TimeoutExpired:
+            self._stalled[cwd] = self._clock()
+            raise StalledError from None
+        message = errors.decode("utf-8", "replace")
+        if status not in good:
+            raise GitError(plain(message) or f"git ended with status {status}")
+        if on_errors is not None:
+            on_errors(message)
+        return output
+
+    def _without_filters(self, cwd: str, options: Sequence[str]) -> list[str]:
+        """Return options that turn off each filter that is in the settings.
+
+        :raises GitError: for a name that no option of git can have
+        """
+        listed = self.run(["config", "--list", "-z", "--name-only"], cwd, options=options)
+        keys = (os.fsdecode(key) for key in items(listed) if key.startswith(b"filter."))
+        settings: list[str] = []
+        for key in dict.fromkeys(key.rpartition(".")[0] for key in keys):
+            if "=" in key:
+                # Git takes what is before the first of them for the name.
+                raise GitError(f"a filter in the settings of git has an equals sign in its name: {key!r}")
+            for name in ("clean=", "smudge=", "process=", "required=false"):
+                settings += ["-c", f"{key}.{name}"]
+        return settings
+
+    def _communicate(self, process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
+        """Return the output and the errors of `process`, given `data`.
+
+        subprocess.TimeoutExpired after the limit, or `STALL_S` in which it does nothing.
+        """
+        limit_s = self._limit_s or LIMIT_S
+        deadline = time.monotonic() + limit_s
+        done: float | None = None
+        given: bytes | None = data
+        while True:
+            try:
+                return process.communicate(given, timeout=min(STALL_S / 2, limit_s))
+            except subprocess.TimeoutExpired:
+                before, done = done, _work_of(process.pid)
+                if time.monotonic() > deadline or (before is not None and before == done):
+                    raise
+            given = None
+
+
+def _work_of(pid: int) -> float | None:
+    """Return the seconds for which process `pid` has computed; None while it waits for a disk, or if unknown."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_SLEEPING:
+            used = process.cpu_times()
+            return used.user + used.system
+    return None
+
+
+def items(output: bytes) -> list[bytes]:
+    """Return the parts of `output`, each with a zero at its end."""
+    return output.split(b"\0")[:-1]
+
+
+def plain(message: str) -> str:
+    """Return the first line of git's `message`, without the word in front."""
+    line = message.strip().partition("\n")[0]
+    return line.removeprefix("fatal: ").removeprefix("error: ").removeprefix("warning: ")
