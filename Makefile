@@ -22,7 +22,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop test-there matrix package robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop test-there matrix package robust hostile conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop test-there matrix robust conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots reports docs: setup-tests
+test test-busy test-ert test-python test-e2e test-interop test-there matrix robust hostile conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots reports docs: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -112,6 +112,10 @@ servers: build ## Compare the tools with what pyright, pylsp and clangd say, by 
 robust: build ## Attack a backend, with kills, load, strangers, a full disk and a clock that is set, on this machine only; SHARE=0.01 for a short form
 	@$(PYTEST) tests/python/test_robust.py tests/python/test_strangers.py tests/python/test_listening.py --rounds 20 $(ARGS)
 	@$(VENV)/python bench/robust.py --share $(or $(SHARE),1) --seed $(or $(FROM),1)
+
+# The tests do it for the commands that start programs.
+hostile: build ## Call all commands in a project with traps, and list the programs started (strace tells them); ARGS=--verbose
+	@$(VENV)/python bench/hostile.py $(ARGS)
 
 # It knows no token, and is too large for the lock of the tests.
 CONFORMANCE = @modelcontextprotocol/conformance@0.1.16

@@ -125,8 +125,8 @@ class Git:
     ) -> None:
         """Objects are also looked up in the directory `objects`.
 
-        `limit_s` is how long one process may take, and `retry_s` how long none is asked after one has stalled.  `clock` gives
-        seconds.
+        `limit_s` is how long one process may take, and `retry_s` how long none is asked after one has stalled, by the
+        `clock`, which gives seconds.
         """
         # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
         kept = {
