@@ -23,8 +23,9 @@ BARE_PYTHON = f'exec {sys.executable} -S "$@"'
 OLD_PYTHON = f"""exec {sys.executable} -c '
 import runpy, sys
 sys.version_info = (3, 8, 20, "final", 0)
+sys.path.insert(0, sys.argv[-2])
 runpy.run_module("qwen_companion", run_name="__main__", alter_sys=True)
-'"""
+' "$@" """
 CRASHING_PYTHON = "echo 'ImportError: libfoo.so not found' >&2; exit 1"
 
 

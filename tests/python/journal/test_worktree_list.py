@@ -64,9 +64,9 @@ def test_a_worktree_that_is_removed_is_merged_into_the_tree_around_it(tmp_path: 
     roots = [str(tmp_path), str(tmp_path / "p"), str(tmp_path / "p/wt"), str(tmp_path / "other")]
     for root in (roots[1], roots[3]):
         os.mkdir(root)
-    assert home_of(f"{tmp_path}/p/wt", roots) == str(tmp_path / "p")
+    assert home_of(f"{tmp_path}/p/wt", roots, Git(dict(os.environ))) == str(tmp_path / "p")
     with pytest.raises(WorktreeError, match="the worktree is removed"):
-        home_of(f"{tmp_path}/p/wt", [roots[3]])
+        home_of(f"{tmp_path}/p/wt", [roots[3]], Git(dict(os.environ)))
 
 
 def test_a_worktree_is_listed_with_what_it_has_changed(project: Project) -> None:
