@@ -13,6 +13,7 @@
 
 (defvar package-directory-list)
 (defvar package-user-dir)
+(defvar project-list-file)
 (defvar qwen-companion-python)
 
 (let* ((scripts (file-name-directory (or load-file-name buffer-file-name)))
@@ -22,7 +23,9 @@
   (load (expand-file-name "startup/subdirs" scripts) nil t)
   ;; Emacs has chosen the user's folder for these before it came to this.
   (setq auto-save-list-file-prefix (expand-file-name "auto-save-list/.saves-" user-emacs-directory)
-        abbrev-file-name (expand-file-name "abbrev_defs" user-emacs-directory))
+        abbrev-file-name (expand-file-name "abbrev_defs" user-emacs-directory)
+        ;; Emacs 28 would begin its name with ~, which tests set.
+        project-list-file (expand-file-name "projects" user-emacs-directory))
 
   (require 'package)
   (setq package-user-dir (expand-file-name "elpa" build))
