@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +29,7 @@ from qwen_companion.doors.user_settings import version_numbers, why_hooks_are_of
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.processes import start_of, started_before
+from qwen_companion.programs import find_program
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 
@@ -89,7 +89,7 @@ class Doors:
         self._layer = Layer(directory, environ)
         self._daemon_layer = Layer(directory, environ, DAEMON_FILE_NAME)
         self._serves_daemon = False
-        curl = shutil.which("curl", path=environ.get("PATH"))
+        curl = find_program("curl", environ)
         self._command = CommandHook(curl, os.path.join(directory, _HEADER_FILE)) if curl else None
         self._environ = environ
         self._editor = editor
