@@ -12,6 +12,8 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
+(require 'qwen-companion)
+(require 'qwen-companion-programs)
 
 (defconst hostile-unasked
   '((qwen-companion-mode . "turned on and off here")
