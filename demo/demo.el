@@ -101,6 +101,11 @@ frame of its own goes on reading."
         ;; The CLI needs no farewell.
         confirm-kill-processes nil
         display-buffer-alist '(("\\`\\*qwen: " demo--show-cli)))
+  ;; The CLI's sign of a mode, which few fonts have.
+  (unless (char-displayable-p ?\u23f8)
+    (unless standard-display-table
+      (setq standard-display-table (make-display-table)))
+    (aset standard-display-table ?\u23f8 [?\u2016]))
   ;; Emacs's own terminal, taken where vterm is missing, has C-x on C-c only.
   (with-eval-after-load 'term
     (define-key term-raw-map (kbd "C-x") ctl-x-map))

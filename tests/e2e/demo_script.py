@@ -38,7 +38,8 @@ PLAN: Final = """\
 3. Write something better than this plan.
 """
 
-_REMINDER: Final = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+# What the CLI and the companion put beside the user's words; the companion's note has names of files in it.
+_ADDED: Final = re.compile(r"<(system-reminder|qwen:user-prompt-submit-context)>.*?</\1>", re.DOTALL)
 _EDITOR_CONTEXT: Final = re.compile(
     r"<system-reminder>\nHere is the .*?editor context.*?\n(.*?)</system-reminder>", re.DOTALL
 )
@@ -47,7 +48,7 @@ _DIRECTORY: Final = re.compile(r"working in the directory: (/.*)")
 
 def respond(request: ModelRequest) -> Answer:
     """Return the answer to `request`."""
-    question = _REMINDER.sub("", request.prompt).lower()
+    question = _ADDED.sub("", request.prompt).lower()
     if "explain" in question:
         return _explain(request)
     if "greet" in question:
