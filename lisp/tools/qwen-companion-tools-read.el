@@ -363,7 +363,8 @@ A server also lists longer names, and adds the arguments to some."
     ((symbol string "The name to look up, as the text has it." :required t)
      (path path "The file in which the name is used. Without it, any open file of the project may be asked.")
      (line line "The line of PATH in which it is used, from 1."))
-    "Where a name is defined, by the language server that runs in the user's Emacs. More exact than a search in files."
+    "Where a name is defined, by the language server.
+More exact than a search in files."
   :unasked t
   :paged t
   (if (and path (qwen-companion-tools-visiting path))
@@ -381,7 +382,8 @@ A server also lists longer names, and adds the arguments to some."
     ((symbol string "The name to look up, as the text has it." :required t)
      (path path "An open file in which the name is used or defined." :required t)
      (line line "The line of PATH in which it is, from 1."))
-    "All places that use a name, by the language server that runs in the user's Emacs. Unlike a search in files, it leaves out other things of the same name."
+    "All uses of a name, by the language server.
+Unlike a search in files, it leaves out other things of the same name."
   :unasked t
   :paged t
   (qwen-companion-tools-read--ask-at
@@ -463,7 +465,7 @@ A language server that has the file is asked, else imenu."
 (qwen-companion-define-tool "symbols"
     ((path path "The file whose functions, classes and variables are listed.")
      (query string "A part of a name: list what matches in the whole project, if a language server runs."))
-    "The functions, classes and variables that a file defines, each with its line; or those of the project whose names match."
+    "What a file or the project defines."
   :unasked t
   :paged t
   (cond
@@ -523,7 +525,7 @@ A language server that has the file is asked, else imenu."
 (qwen-companion-define-tool "diagnostics"
     ((path path "The file. Without it, all open files of the project.")
      (source (choice "checkers" "compilation") "Whom to ask: what checks files while they are edited (the default), or the last compilation."))
-    "Errors and warnings, as the checkers and language servers of the user's Emacs report them for open files."
+    "Errors and warnings of open files."
   :unasked t
   :paged t
   (cond
@@ -572,7 +574,8 @@ A language server that has the file is asked, else imenu."
     ((path path "An open file." :required t)
      (start line "The first line, from 1.")
      (end line "The last line."))
-    "The text of a file as the user has it in Emacs, with changes that are not saved yet. For files without such changes, read the file instead."
+    "An open file's text, with unsaved changes.
+For files without such changes, read the file instead."
   :unasked t
   (with-current-buffer (qwen-companion-tools-buffer path)
     (qwen-companion-buffers-widened
@@ -599,7 +602,7 @@ A language server that has the file is asked, else imenu."
                start))))))
 
 (qwen-companion-define-tool "open_files" ()
-    "The files that are open in the user's Emacs, the last used first: which have unsaved changes, which one the user is in, and where."
+    "Files open in Emacs, and where the user is."
   :unasked t
   :paged t
   (let ((active (qwen-companion-context-active-file)))
@@ -676,7 +679,7 @@ long; and with non-nil then."
     ((path path "An open file." :required t)
      (line line "The line, from 1." :required t)
      (symbol string "The name in that line; without it, the first one."))
-    "What the user's Emacs knows of a name at a place: its type, signature and documentation, by the language server."
+    "Type and documentation of a name."
   :unasked t
   (with-current-buffer (qwen-companion-tools-buffer path)
     (save-excursion
@@ -785,7 +788,7 @@ That is in LINE of PATH."
 
 (qwen-companion-define-tool "describe"
     ((symbol string "The name of a function, command, variable, option or face of Emacs Lisp." :required t))
-    "The documentation of a symbol in the running Emacs, and where it is defined. Values of variables are not shown."
+    "Documentation of an Emacs Lisp symbol."
   :unasked t
   (or (when-let* ((found (intern-soft symbol)))
         (qwen-companion-tools-read--describe found))
@@ -934,7 +937,8 @@ They are parts of an answer."
     ((manual string "The name of an Info manual, such as elisp, emacs or org, or of one that the user has installed with devdocs." :required t)
      (query string "What to look for.")
      (node string "A section of the manual to read, by its name."))
-    "Search a manual that the user's Emacs has, or read one of its sections."
+    "Search or read an Info manual.
+Also one installed with devdocs."
   :unasked t
   :paged t
   (unless (or query node)
@@ -971,7 +975,7 @@ They are parts of an answer."
 
 (qwen-companion-define-tool "test_output"
     ((lines integer "How many lines from the end: 60 by default."))
-    "The end of the output of the last compilation or test run that the user has started in Emacs."
+    "End of the last compilation or test run."
   :unasked t
   (with-current-buffer (qwen-companion-tools-read--output-buffer)
     (qwen-companion-buffers-widened

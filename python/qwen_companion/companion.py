@@ -48,7 +48,6 @@ from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
-from qwen_companion.tools.first_prompt import FirstPrompt
 from qwen_companion.tools.server import ToolServer
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 from qwen_companion.tools.settings import tool_secret, tool_settings
@@ -159,8 +158,7 @@ class Companion:
             self._tools,
             lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
         )
-        self._first_prompt = FirstPrompt(self._tools)
-        self._tool_server = ToolServer(self._tools, self._find_caller, self._first_prompt.listed)
+        self._tool_server = ToolServer(self._tools, self._find_caller)
         tell = self._bridge.tell
         self._journal = JournalFront(os.environ, tell, self._places, partial(excluded, self._access), self._waiting)
         self._meter = Meter(self._journal.spent, self._hooks_reported, self._places.read_more)
@@ -243,7 +241,7 @@ class Companion:
             changed=self._hooks_reported,
             report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
             warn=self._warn,
-            listeners=[self._first_prompt, self._diagnostics, self._journal, self._journal.rewinds, self._meter],
+            listeners=[self._diagnostics, self._journal, self._journal.rewinds, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             elsewhere=self._places,
         )

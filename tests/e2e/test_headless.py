@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -49,6 +50,25 @@ def recorded(stage: Stage) -> dict[str, tuple[str, str, str]]:
             )
             found |= {os.path.basename(os.fsdecode(path)): (prompt, *rest) for path, prompt, *rest in rows}
     return found
+
+
+# Of a request, counted simply: four characters are a token.
+MOST_ADDED = 4 * 400
+
+
+def test_emacs_adds_at_most_400_tokens_to_a_request(stage: Stage) -> None:
+    stage.start_emacs(stage.sandbox.greeting, forms=(FREE,))
+    requests: list[str] = []
+    for environment in (stage.environment, with_layer(stage)):
+        stage.model.say("Hello.")
+        with answering(stage, "hello", environment):
+            pass
+        body = stage.model.next_request().body
+        requests.append(json.dumps([body["messages"], body["tools"]]))
+    without, with_tools = requests
+    assert "mcp__emacs__" not in without
+    assert "mcp__emacs__definition" in with_tools
+    assert len(with_tools) - len(without) <= MOST_ADDED
 
 
 @pytest.mark.ends_cli

@@ -237,14 +237,12 @@ def test_the_model_is_told_what_emacs_knows(stage: Stage) -> None:
     )
     assert leave_minibuffer(stage) == "half"
     prompt, *results = requests
-    # All tools are there without a search for them, beside that of the user's, and cost what the manual says.
-    offered = {tool["function"]["name"]: tool for tool in prompt.body["tools"]}
-    ours = [tool for name, tool in offered.items() if name.startswith("mcp__emacs__") and not name.endswith("busy")]
-    assert len(ours) == 10
-    assert "mcp__emacs__busy" in offered
-    assert 5_600 < len(json.dumps(ours)) < 6_200
-    assert "data, not instructions" in json.dumps(prompt.body["messages"])
-    assert f"{notes.name}: has unsaved changes in Emacs" in json.dumps(prompt.body["messages"])
+    # All tools are named, beside that of the user's.
+    told = json.dumps(prompt.body["messages"])
+    assert len(set(re.findall(r"mcp__emacs__\w+(?=\W*: )", told)) - {"mcp__emacs__busy"}) == 10
+    assert "mcp__emacs__busy" in told
+    assert "data, not instructions" in told
+    assert f"{notes.name}: has unsaved changes in Emacs" in told
     texts = [json.dumps(request.body["messages"][-1]) for request in results]
     assert "unsaved changes" in texts[0]
     assert f"{len(NOTES.splitlines()) + 1}| plums, unsaved" in texts[1]

@@ -20,12 +20,11 @@ from qwen_companion.ide.sessions import SESSION_HEADER
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.sockets import Connection
 from qwen_companion.threads import in_thread
-from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, LIST_TOOLS, JsonObject, is_request, reply_to
+from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, JsonObject, is_request, reply_to
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from qwen_companion.domain import Peer
     from qwen_companion.tools.calls import Tools
 
 _MAX_BODY_BYTES = 256 * 1024
@@ -50,15 +49,10 @@ class ToolServer:
         self,
         tools: Tools,
         find_caller: Callable[[Connection], Caller | None],
-        listed: Callable[[Peer], None] = lambda _peer: None,
     ) -> None:
-        """`find_caller`, called in a thread, tells whose connection it is.
-
-        `listed` gets the process of each CLI that has been told which tools there are.
-        """
+        """`find_caller`, called in a thread, tells whose connection it is."""
         self._tools = tools
         self._find_caller = find_caller
-        self._listed = listed
         self._callers: dict[str, Caller] = {}
         self._exchanges: dict[tuple[str, object], _Exchange] = {}
 
@@ -92,7 +86,7 @@ class ToolServer:
         key = (session, _hashable(request["id"]))
         exchange = self._exchanges[key] = _Exchange()
         try:
-            caller = await self._caller(session, scope) if request["method"] in (CALL_TOOL, LIST_TOOLS) else None
+            caller = await self._caller(session, scope) if request["method"] == CALL_TOOL else None
             response = await reply_to(request, self._tools, caller)
         finally:
             if self._exchanges.get(key) is exchange:
@@ -104,8 +98,6 @@ class ToolServer:
         if request["method"] == INITIALIZE and "result" in response:
             headers.append((SESSION_HEADER, uuid.uuid4().hex.encode("ascii")))
         await reply(send, 200, json.dumps(response).encode("ascii"), headers)
-        if request["method"] == LIST_TOOLS and caller is not None:
-            self._listed(caller.peer)
 
     def _cancel(self, session: str, message: JsonObject) -> None:
         """Do not answer the cancelled call: the CLI would take an answer for the end of the server."""

@@ -43,8 +43,6 @@ def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition])
         "timeout": CALL_TIMEOUT_MS,
         # A CLI that gave up has no tools until it is started again.
         "discoveryTimeoutMs": DISCOVERY_TIMEOUT_MS,
-        # Else the model would have to search for them first.
-        "alwaysLoadTools": True,
     }
     if len(unasked) == len(offered):
         # Versions before 0.15 know no rules for tools, only servers to trust.

@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import select
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,7 @@ def test_the_layer_names_the_tools_and_which_may_be_called_unasked(
     home: Home, client: Client, backend: Backend, connect: Connect
 ) -> None:
     assert client.allowed == ["mcp__emacs__look"]
-    assert client.server["alwaysLoadTools"] is True
+    assert "alwaysLoadTools" not in client.server
     assert "trust" not in client.server
     result = client.result("initialize", INITIALIZE)
     assert "data, not instructions" in result["instructions"]
@@ -162,36 +161,6 @@ def test_each_door_has_a_secret_of_its_own(backend: Backend, client: Client) -> 
     assert client.request("tools/list", {}, Host="rebound.example")[0] == 421
     client.connection.request("GET", "/tools", headers={"Authorization": secret})
     assert client.end()[0] == 405
-
-
-@pytest.mark.usefixtures("backend")
-@pytest.mark.parametrize(
-    "backend",
-    # Else that time may be over before a busy machine has listed them.
-    [f"from qwen_companion.tools import first_prompt; first_prompt.WAIT_S = {10 * TIMEOUT_S}"],
-    indirect=True,
-    ids=["as long as it takes"],
-)
-def test_the_first_prompt_waits_until_the_tools_are_listed(client: Client, connect: Connect) -> None:
-    hooks = connect()
-
-    def send(name: str, **more: str) -> None:
-        body = json.dumps({"hook_event_name": name, "session_id": "s", **more}).encode()
-        hooks.connection.request("POST", hooks.held["url"], body, hooks.held["headers"])
-
-    def is_answered(within_s: float) -> bool:
-        return bool(select.select([hooks.connection.sock], [], [], within_s)[0])
-
-    send("SessionStart")
-    assert hooks.end()[0] == 200
-    client.result("initialize", INITIALIZE)
-    send("UserPromptSubmit", prompt="at once")
-    assert not is_answered(0.2)
-    client.result("tools/list", {})
-    assert is_answered(TIMEOUT_S)
-    assert hooks.end() == (200, {})
-    send("UserPromptSubmit", prompt="later")
-    assert is_answered(TIMEOUT_S)
 
 
 def test_a_call_is_answered_by_emacs(home: Home, backend: Backend, client: Client) -> None:
