@@ -78,6 +78,7 @@
 (require 'qwen-companion-timers)
 (require 'qwen-companion-tools)
 (require 'qwen-companion-tools-read)
+(require 'qwen-companion-welcome)
 
 (defgroup qwen-companion nil
   "Emacs as the IDE of the Qwen Code CLI."
@@ -235,6 +236,7 @@ each part with properties of its own is one."
   (qwen-companion-backend-on-published payload)
   (qwen-companion-layer-on-published payload)
   (qwen-companion-terminal-published)
+  (qwen-companion-welcome-if-due)
   nil)
 
 (defun qwen-companion--on-sessions (payload)
@@ -339,6 +341,7 @@ That stays when the mode is turned off: Emacs may be ending."
 (defun qwen-companion--turn-on-once ()
   "Turn the mode on now that there is an environment."
   (remove-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
+  (qwen-companion-welcome-note-start)
   (qwen-companion-mode 1)
   (message "qwen-companion: the Python environment is ready, and the mode is on"))
 
@@ -382,7 +385,10 @@ its file in a way that is left to you."
         ((not (eq 'off (qwen-companion-state))))
         ((and (called-interactively-p 'any) (qwen-companion--offer-environment))
          (setq qwen-companion-mode nil))
-        (t (qwen-companion--enable))))
+        (t
+         (when (called-interactively-p 'any)
+           (qwen-companion-welcome-note-start))
+         (qwen-companion--enable))))
 
 ;;;###autoload
 (defun qwen-companion-run (directory &optional another)
@@ -417,6 +423,8 @@ With INTERACTIVE, the Python environment may be made first."
       (unless qwen-companion-mode
         (when (and interactive (qwen-companion--offer-environment))
           (user-error "The Python environment is being made; the mode comes on after it"))
+        (when interactive
+          (qwen-companion-welcome-note-start))
         (qwen-companion-mode 1))
       (when (eq (qwen-companion-state) 'error)
         (user-error "The companion is not running: %s"

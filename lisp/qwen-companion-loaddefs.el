@@ -260,6 +260,11 @@ Again, to the one after it.
 
 (fn)" t)
 
+;; qwen-companion-welcome.el
+(autoload 'qwen-companion-welcome "qwen-companion-welcome" "Show what is on and what it costs, with a key for each to turn it off.
+
+(fn)" t)
+
 ;; qwen-companion-worktrees.el
 (autoload 'qwen-companion-worktrees "qwen-companion-worktrees" "List the git worktrees of the project: who works there and what has changed.
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]

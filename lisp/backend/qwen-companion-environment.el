@@ -319,8 +319,8 @@ Younger ones may be those of another Emacs that is at work."
                    qwen-companion-environment--part-age)
            collect name))
 
-(defun qwen-companion-environment--records ()
-  "Return the directory of the journal, as the Python part names it."
+(defun qwen-companion-environment-records ()
+  "Return the directory of the records, as the Python part names it."
   (let ((state (getenv "XDG_STATE_HOME")))
     (expand-file-name "qwen-companion/"
                       (if (and state (file-name-absolute-p state))
@@ -333,8 +333,8 @@ Younger ones may be those of another Emacs that is at work."
                (cl-remove-if-not #'qwen-companion-environment--own-p
                                  (directory-files qwen-companion-backend-directory
                                                   t "\\`venv")))
-          (and (file-directory-p (qwen-companion-environment--records))
-               (list (qwen-companion-environment--records)))))
+          (and (file-directory-p (qwen-companion-environment-records))
+               (list (qwen-companion-environment-records)))))
 
 ;;;###autoload
 (defun qwen-companion-uninstall ()
@@ -350,7 +350,7 @@ the package itself."
     (unless directories
       (user-error "There is nothing of the companion in %s or %s"
                   (abbreviate-file-name qwen-companion-backend-directory)
-                  (abbreviate-file-name (qwen-companion-environment--records))))
+                  (abbreviate-file-name (qwen-companion-environment-records))))
     (when (yes-or-no-p (format "Delete %s? "
                                (mapconcat #'abbreviate-file-name directories ", ")))
       (dolist (directory directories)

@@ -341,6 +341,7 @@ They are those of its `:type', a `choice' or a boolean.")
         (":" "More commands" qwen-companion-more)
         (";" "Options" qwen-companion-menu-options)
         "--"
+        ("G" "What is on" qwen-companion-welcome)
         ("L" "Log" qwen-companion-log)
         ("J" "Wire log" qwen-companion-save-wire-log
          (unless (qwen-companion-backend-wire-log-file) "no record"))

@@ -99,6 +99,8 @@ class Sandbox:
         self._mark = new_mark()
         for directory in (self.here, self.home, self.tmp, self.projects, self.project, self.run):
             directory.mkdir(mode=0o700, exist_ok=True)
+        # Who has used the companion before is not welcomed.
+        (self.here / ".local/state/qwen-companion").mkdir(mode=0o700, parents=True)
         if cli != "qwen":
             (self.run / "cli").mkdir()
             (self.run / "cli/qwen").symlink_to(BUILD / "bin" / cli)

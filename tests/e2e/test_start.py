@@ -76,6 +76,16 @@ def test_a_start_that_failed_can_be_tried_again(stage: Stage) -> None:
     assert stage.sandbox.lock_files
 
 
+def test_the_first_start_says_what_is_on_and_leaves_the_keys_to_the_cli(stage: Stage) -> None:
+    (stage.sandbox.here / ".local/state/qwen-companion").rmdir()
+    stage.emacs.start(stage.sandbox.greeting)
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("t on   Tools for the model")
+    stage.converse("hello", "How do you do.")
+    stage.screen.wait_for("t on   Tools for the model")
+
+
 def test_on_and_off_again_and_again_leaves_nothing(stage: Stage) -> None:
     result = subprocess.run(
         [
