@@ -26,7 +26,7 @@
   "Bytes of the path in a file's name; most file systems take 255 in all.")
 
 (defvar-local qwen-companion-drafts--about nil
-  "What the text of the current buffer is: (KIND . PATH).")
+  "The kind of text in the current buffer, and its file: (KIND . PATH).")
 
 (defun qwen-companion-drafts-keep (kind path)
   "Have Emacs auto-save the current buffer from its first change on.

@@ -171,7 +171,7 @@ PATH nil means all files of GROUP."
   "Bytes of files from which on it is said that the journal keeps them.")
 
 (defun qwen-companion-changes-undo--kept (paths)
-  "Return what to add to the question before PATHS are undone.
+  "Return the addition to the question before PATHS are undone.
 It says how much of them the journal will keep, if that is a lot."
   (let ((bytes (cl-loop for path in paths
                         unless (file-remote-p path)

@@ -746,7 +746,7 @@ consent."
     (and (not (string-empty-p reason)) reason)))
 
 (defun qwen-companion-chat-permissions--read-words (item prompt &optional initial)
-  "Return what the user types after PROMPT about ITEM, trimmed.
+  "Return the text that the user types after PROMPT about ITEM, trimmed.
 INITIAL is there already.  Signal a `user-error' if ITEM has ended then."
   (string-trim
    (qwen-companion-completion-read-words

@@ -568,7 +568,7 @@ sys.stdin.read()'" (qwen-companion-backend-test--real-python)))))
     (should (equal (default-toplevel-value 'file-name-handler-alist) seen))))
 
 (defun qwen-companion-backend-test--mode-state ()
-  "Return what a minor mode may change, but for variables of ours, as texts."
+  "Return the state that a minor mode may change, but for our variables, as texts."
   (append
    (cl-loop for (name . value) in (cl-remove-if-not #'consp (buffer-local-variables))
             ;; Those that are nil are as they were by default.

@@ -71,7 +71,7 @@
       (should-not (local-variable-p 'left-margin-width)))))
 
 (ert-deftest qwen-companion-changes-signs-test-margin-of-another-package ()
-  "What another package has made of the margin meanwhile stays, as Flymake's of Emacs 30."
+  "The margin that another package sets meanwhile stays, as Flymake's of Emacs 30."
   (with-temp-buffer
     (qwen-companion-buffers-set-left-margin 'signs 1)
     (setq left-margin-width 2)

@@ -72,7 +72,7 @@ See `qwen-companion-changes-test--new'."
       (should-not (string-search "not recorded" (funcall help))))))
 
 (ert-deftest qwen-companion-changes-test-prunes-the-oldest-turns ()
-  "With their sizes, and after a question that names what is lost."
+  "Each has its size, and the question names all that is lost."
   (qwen-companion-changes-test--with-hunks
     (let ((root (directory-file-name default-directory))
           asked offered)
@@ -399,7 +399,7 @@ It gets the buffer, and the bytes before and after that."
                               (qwen-companion-changes-test-bytes "a.txt")))))))))))
 
 (ert-deftest qwen-companion-changes-test-a-mark-goes-from-unsaved-text ()
-  "Also where nothing else tells the encoding, as in ASCII."
+  "Nothing else tells the encoding where all is ASCII."
   (dolist (mark '("\xef\xbb\xbf" "\xff\xfe"))
     (qwen-companion-changes-test-with nil
       (let* ((text "a\r\nb\r\n")
@@ -421,7 +421,7 @@ It gets the buffer, and the bytes before and after that."
                        (qwen-companion-changes-test-bytes "a.txt")))))))
 
 (ert-deftest qwen-companion-changes-test-line-ends-alone ()
-  "What has only other line ends is undone too, in the buffer and beside unsaved text."
+  "A change of line ends alone is undone too, in the buffer and beside unsaved text."
   (dolist (unsaved '(nil t))
     (qwen-companion-changes-test-with nil
       (qwen-companion-changes-test-write "a.txt" "a\r\nb\r\n")
@@ -454,7 +454,7 @@ It gets the buffer, and the bytes before and after that."
         (should-not (buffer-modified-p (find-file-noselect "a.txt")))))))
 
 (ert-deftest qwen-companion-changes-test-a-formatter-writes-nothing-in-an-undo ()
-  "Where the buffer has no unsaved text, the file gets what is undone and no more."
+  "Where the buffer has no unsaved text, the undo changes nothing else in the file."
   (qwen-companion-changes-test-with '(("a.txt" "1\n2\n3\n4\n5  \n"))
     (qwen-companion-changes-test-turn "one" '(("a.txt" "X\n2\n3\n4\n5  \n")))
     (qwen-companion-changes-test-write "a.txt" "X\n2\n3\nfour  \n5  \n")
@@ -892,7 +892,7 @@ It gets the buffer, and the bytes before and after that."
     (should (eql 0 (call-process "python3" nil t nil "-c" program)))
     (buffer-string)))
 
-(ert-deftest qwen-companion-changes-test-what-a-file-has-beside-its-bytes-stays ()
+(ert-deftest qwen-companion-changes-test-attributes-links-and-owners-stay ()
   "Owner, group, set-user-ID, extended attributes and other names, also in a buffer."
   (skip-unless (zerop (user-uid)))
   (dolist (visited '(nil t))
@@ -915,7 +915,7 @@ It gets the buffer, and the bytes before and after that."
         (should-not (directory-files "." nil "\\`\\.qwen-companion-"))))))
 
 (ert-deftest qwen-companion-changes-test-a-full-disk-cuts-nothing-off ()
-  "A file with two names on a disk that has no room for its longer text keeps what it had."
+  "A file with two names keeps its text on a disk without room for a longer one."
   (qwen-companion-changes-test-with nil
     (make-directory "disk")
     (skip-unless (eql 0 (call-process "mount" nil nil nil "-t" "tmpfs" "-o" "size=256k"

@@ -95,7 +95,7 @@
     (qwen-companion-chat-markdown-test-with "Some **strong** `text`"
       (should (equal "\nSome **strong** `text`\n" (qwen-companion-chat-markdown-test--shown))))))
 
-(ert-deftest qwen-companion-chat-markdown-test-what-is-no-markup-is-shown ()
+(ert-deftest qwen-companion-chat-markdown-test-stars-and-the-like-are-shown ()
   "No character is hidden that CommonMark shows."
   (dolist (line '("rm -rf build/*.o build/*.a" "def f(*args, **kwargs):" "int *p, *q;" "int **p = *q * *r;"
                   "*/5 * * * * cron" "2*3*4 = 24 and a*b" "a ** b ** c" "__init__.py and __main__"
@@ -111,7 +111,7 @@
                    (qwen-companion-chat-markdown-test--shown)))))
 
 (ert-deftest qwen-companion-chat-markdown-test-code-in-lists-and-quotes ()
-  "It is copied without what marks the list."
+  "It is copied without the margin of the list."
   (pcase-dolist (`(,text . ,copied)
                  '(("1. One:\n\n    ```sh\n    ls *.o\n      x\n    ```\n" . "ls *.o\n  x\n")
                    ("- a\n  - b\n\n      ~~~\n      one\n\n      two\n      ~~~\n" . "one\n\ntwo\n")
@@ -377,7 +377,7 @@
       (should (eq direction (current-bidi-paragraph-direction))))))
 
 (ert-deftest qwen-companion-chat-markdown-test-hidden-characters-are-shown ()
-  "Also where a text comes in pieces; emoji are as they are."
+  "They are shown where a text comes in pieces too; emoji are as they are."
   (qwen-companion-chat-markdown-test-with "On\u200be \U000E0041 ⚠\ufe0f\u202e\n"
     (cl-loop for (character . shown) in '((?\u200b . "200B") (?\U000E0041 . "E0041")
                                           (?\ufe0f) (?\u202e . "202E"))

@@ -61,7 +61,7 @@
       (delete-file file))))
 
 (ert-deftest qwen-companion-layer-test-where-edits-are-not-reviewed ()
-  "The mode line says of which CLIs, and its help says why."
+  "The mode line names the CLIs, and its help says why."
   (dolist (mode '("yolo" "auto-edit"))
     (qwen-companion-test-with-sessions
         (list (qwen-companion-layer-test--session :mode mode)

@@ -155,7 +155,7 @@
     (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-killing-its-buffer-answers-nothing ()
-  "Nor does it lose what was edited, whether the review was shown or not."
+  "No edit is lost, whether the review was shown or not."
   (dolist (shown '(nil t))
     (qwen-companion-proposal-test-with-one
       (when shown
@@ -1186,7 +1186,7 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
            (qwen-companion-test-wait-for (equal ,written (qwen-companion-proposal-test--on-disk proposal))))
          ,@body))))
 
-(ert-deftest qwen-companion-proposal-test-what-was-written-since-is-merged ()
+(ert-deftest qwen-companion-proposal-test-text-written-since-is-merged ()
   "The review shows that, so one key accepts it; unseen, the first one is refused."
   (dolist (shown '(before after nil))
     (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nmine\n" shown
@@ -1208,7 +1208,7 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
     (should (equal '((accepted "ONE\n2\n3\n4\n5\n6\nmine\n")) (qwen-companion-test-outcomes)))))
 
 (ert-deftest qwen-companion-proposal-test-the-same-lines-were-written-since ()
-  "Accepting marks the conflict; no further key overwrites what was written."
+  "Accepting marks the conflict; no further key overwrites the file."
   (dolist (shown '(before after nil))
     (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "mine\n2\n3\n4\n5\n6\n7\n" shown
       (when shown
@@ -1231,7 +1231,7 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
       (qwen-companion-diff-accept proposal)
       (should (equal '((accepted "ONE\n1\nmine\n2\n3\n4\n5\n6\n7\n")) (qwen-companion-test-outcomes))))))
 
-(ert-deftest qwen-companion-proposal-test-what-was-written-since-cannot-be-merged ()
+(ert-deftest qwen-companion-proposal-test-text-written-since-cannot-be-merged ()
   "As long as that is so, accepting is refused; rejecting is not."
   (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nmine\n" nil
     (cl-letf (((symbol-function 'qwen-companion-merge-texts)

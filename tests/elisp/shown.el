@@ -14,7 +14,7 @@
 (require 'qwen-companion-chat-markdown)
 
 (defun shown-text (answer)
-  "Return what a chat shows of ANSWER, without the blocks of code in it."
+  "Return the text that a chat shows for ANSWER, without blocks of code."
   (with-temp-buffer
     (insert (propertize (concat answer "\n") 'qwen-companion-chat-voice 'answer))
     (add-to-invisibility-spec 'qwen-companion-chat-markup)
@@ -28,7 +28,7 @@
       (apply #'concat (nreverse parts)))))
 
 (defun shown-main ()
-  "Print what is shown of the answers on standard input."
+  "Print the shown texts for the answers on standard input."
   (let ((answers (json-parse-string (read-from-minibuffer ""))))
     (set-binary-mode 'stdout t)
     (princ (json-serialize (vconcat (mapcar #'shown-text answers))))))
