@@ -413,9 +413,16 @@ def settings(roots: list[str], environ: Mapping[str, str], version: str = "") ->
             yield Check(
                 "warn",
                 f"Hooks in {root}",
-                f"the CLI does not say what it does, and subagents cannot edit: {reason}",
+                f"the CLI does not say what it does, and its edits are not reviewed in the mode auto: {reason}",
                 "change that in the settings",
             )
+
+
+def guard(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check that a CLI asks before an edit when Emacs does not answer."""
+    if find_program("curl", environ) is None:
+        problem = "without curl, a CLI writes its edits when Emacs fails to answer"
+        yield Check("warn", "Reviews", problem, "install curl")
 
 
 def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
@@ -483,6 +490,7 @@ def run(request: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Chec
     versions = yield from clis(environ)
     yield from registered(environ)
     yield from settings(request["roots"], environ, versions.get("qwen", ""))
+    yield from guard(environ)
 
 
 def main() -> None:

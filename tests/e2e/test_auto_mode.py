@@ -19,12 +19,12 @@ from stage import Stage
 pytestmark = pytest.mark.reuses_stage("reviews")
 
 
-def start_in_auto(stage: Stage) -> None:
-    """Start Emacs and a CLI without an approval mode in its settings."""
+def start_in_auto(stage: Stage, *forms: str) -> None:
+    """Start Emacs with `forms` and a CLI without an approval mode in its settings."""
     settings = copy.deepcopy(dict(QWEN_SETTINGS))
     settings["tools"] = {"useRipgrep": False}
     stage.sandbox.write_cli_settings(settings)
-    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_emacs(stage.sandbox.greeting, forms=forms)
     stage.end_cli()
     stage.start_cli()
 

@@ -332,3 +332,9 @@ def test_registered_clis_and_the_token_for_them_are_shown(environ: dict[str, str
     home.joinpath("peer-controllers.json").unlink()
     token, _ = doctor.registered(environ)
     assert "you have taken back the token" in token.text
+
+
+def test_without_curl_it_warns_that_edits_are_not_held(tmp_path: Path) -> None:
+    assert [check.status for check in doctor.guard({"PATH": str(tmp_path)})] == ["warn"]
+    (tmp_path / "curl").touch(mode=0o700)
+    assert list(doctor.guard({"PATH": str(tmp_path)})) == []

@@ -328,7 +328,7 @@ class Doors:
             reason = await self._silence(session)
         if reason is not None:
             self._silent[session.id] = reason
-            self._warn(f"{session.label} calls no hooks ({reason}): it reports nothing, and its subagents cannot edit")
+            self._warn(f"{session.label} calls no hooks ({reason}): edits about which it does not ask are not reviewed")
             self._changed()
 
     async def _silence(self, session: KnownSession) -> str | None:

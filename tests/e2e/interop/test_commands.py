@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which everyday commands of agents ask in `auto`, with the settings layer and without it: the table of the manual.
+"""Everyday commands of agents in `auto`: with the settings layer they ask exactly as without it.
 
 The model says of each command that it may run, where it is asked as the classifier of `auto`.
 """
@@ -10,7 +10,6 @@ import copy
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -26,54 +25,64 @@ PROGRAMS: Final = ("qwen-0.21.2", "qwen-0.21.10", "qwen-0.23.4", "qwen")
 QUESTION: Final = "Yes, allow once"
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command, and whether the layer makes the CLI ask about it."""
-
-    text: str
-    asks: bool = False
-
-
 COMMANDS: Final = (
-    Command("mkdir -p src/parts"),
-    Command("touch src/parts/a.txt"),
-    Command("echo one > src/parts/a.txt"),
-    Command("echo two >> src/parts/a.txt"),
-    Command("cat > src/b.py <<'EOF'\nprint('$HOME')\nEOF"),
-    Command("printf 'x\\n' | tee src/c.txt"),
-    Command("cp notes.txt src/copy.txt"),
-    Command("cp -r src backup"),
-    Command("mv src/copy.txt src/moved.txt"),
-    Command("rm src/moved.txt"),
-    Command("rm -rf backup"),
-    Command("sed -i 's/apples/oranges/' notes.txt"),
-    Command("ln -s notes.txt link.txt"),
-    Command("chmod +x src/b.py"),
-    Command("cd src && mkdir -p more && touch more/d.txt"),
-    Command("cat notes.txt | sort > sorted.txt 2>/dev/null"),
-    Command("git diff > change.patch"),
-    Command("git checkout notes.txt"),
-    Command("patch -p1 < change.patch"),
-    Command("npm test"),
-    Command("python3 -m pip install --no-index nothing"),
-    Command("make -n"),
-    Command("python3 -c 'print(6 * 7)'"),
-    Command("curl -s {url}/models"),
-    Command("find . -name '*.pyc' -delete"),
-    Command("tar czf src.tgz src"),
-    Command("tar xzf src.tgz"),
-    Command("grep -rn apples ."),
-    Command("touch ../outside.txt"),
-    Command("git add -A"),
-    Command("git commit -m work"),
-    Command("git stash"),
-    # A program that is nobody's but the classifier's to judge, whose output goes into the project.
-    Command("python3 -c 'print(6 * 7)' > out.txt", asks=True),
-    Command("npm test > test.log 2>&1", asks=True),
-    Command("curl -so models.json {url}/models", asks=True),
-    Command("mkdir $(date +%F)", asks=True),
-    # What `auto` protects.
-    Command("echo x > package.json", asks=True),
+    "mkdir -p src/parts",
+    "touch src/parts/a.txt",
+    "echo one > src/parts/a.txt",
+    "echo two >> src/parts/a.txt",
+    "cat > src/b.py <<'EOF'\nprint('$HOME')\nEOF",
+    "printf 'x\\n' | tee src/c.txt",
+    "cp notes.txt src/copy.txt",
+    "cp -r src backup",
+    "mv src/copy.txt src/moved.txt",
+    "rm src/moved.txt",
+    "rm -rf backup",
+    "sed -i 's/apples/oranges/' notes.txt",
+    "ln -s notes.txt link.txt",
+    "chmod +x src/b.py",
+    "cd src && mkdir -p more && touch more/d.txt",
+    "cat notes.txt | sort > sorted.txt 2>/dev/null",
+    "git diff > change.patch",
+    "git checkout notes.txt",
+    "patch -p1 < change.patch",
+    "npm test",
+    "python3 -m pip install --no-index nothing",
+    "make -n",
+    "python3 -c 'print(6 * 7)'",
+    "curl -s {url}/models",
+    "find . -name '*.pyc' -delete",
+    "tar czf src.tgz src",
+    "tar xzf src.tgz",
+    "grep -rn apples .",
+    "touch ../outside.txt",
+    "git add -A",
+    "git commit -m work",
+    "git stash",
+    "python3 -c 'print(6 * 7)' > out.txt",
+    "npm test > test.log 2>&1",
+    "curl -so models.json {url}/models",
+    "mkdir $(date +%F)",
+    "echo x > package.json",
+    "ls -la",
+    "pwd",
+    "git status --short",
+    "git log --oneline -3",
+    "head -3 notes.txt",
+    "wc -l notes.txt",
+    "mkdir -m 700 private",
+    "rmdir private",
+    "truncate -s 0 src/empty.txt",
+    "dd if=notes.txt of=src/dd.txt",
+    "install -m 644 notes.txt src/installed.txt",
+    "sort -o sorted.txt sorted.txt",
+    "npm test 2>&1 | tail",
+    "for f in 1 2; do echo $f > src/$f.txt; done",
+    "cd src && ls",
+    "env | sort | head -3",
+    "date > stamp.txt",
+    "diff notes.txt sorted.txt",
+    "rm -rf src",
+    "python3 --version",
 )
 
 
@@ -118,10 +127,28 @@ def asked(stage: Stage, commands: Sequence[str]) -> set[str]:
     return found
 
 
+def classified(stage: Stage) -> int:
+    """Return how often the model was asked as the classifier."""
+    return sum(CLASSIFICATION in json.dumps(body) for body in list(stage.model.bodies))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_commands_ask_as_without_the_layer(program: str) -> None:
+    found: list[tuple[set[str], int]] = []
+    for layer in (False, True):
+        with Stage() as stage:
+            url = stage.model.environment()["OPENAI_BASE_URL"]
+            start(stage, program, layer)
+            asks = asked(stage, [command.replace("{url}", url) for command in COMMANDS])
+            found.append(({command.replace(url, "{url}") for command in asks}, classified(stage)))
+            stage.end()
+    print(f"{program}: {found[0][1]} requests of the classifier, asks {sorted(found[0][0])}")
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("layer", [False, True])
 def test_the_users_own_rules_count(stage: Stage, program: str, layer: bool) -> None:
     start(stage, program, layer, allow=["Bash(mkdir *)"], ask=["Bash(touch *)"])
-    # By itself, the hook does not permit the option.
     assert asked(stage, ["mkdir -m 700 private", "touch x"]) == {"touch x"}
     assert not any(CLASSIFICATION in json.dumps(body) for body in stage.model.bodies)

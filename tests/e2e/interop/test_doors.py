@@ -24,6 +24,7 @@ from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.doors.reviews import HOLD_S, STILL_REVIEWING
 from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
+from test_auto_mode import begin, edit_review, wait_for_review
 
 pytestmark = pytest.mark.interop
 
@@ -122,13 +123,14 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
         stage.screen.wait_until(
             lambda number=number: f"# {number}\n" in stage.emacs.buffer_text(proposal.strip('"')), f"review {number}"
         )
-        stage.wait_for_review()
+        wait_for_review(stage)
         if number == 3:
-            stage.emacs.eval(f'(with-current-buffer {proposal} (goto-char (point-max)) (insert "# by hand\\n"))')
+            edit_review(stage, greeting, "# by hand\n")
         stage.emacs.command("qwen-companion-diff-accept")
         wait_for_text(stage, greeting, text + "# by hand\n" * (number == 3))
     stage.screen.wait_for("Ten times.")
-    assert log.read_text() == "ran\n" * 10
+    # One has been written by Emacs, which calls no hooks of the user's.
+    assert log.read_text() == "ran\n" * 9
     # A command by itself, and one that the user's own rule forbids.
     stage.model.call("run_shell_command", command="python3 -c 'print(6 * 7)'", description="count")
     stage.model.call("run_shell_command", command=f"rm {stage.sandbox.notes}", description="remove")
@@ -141,9 +143,10 @@ def test_ten_edits_are_reviewed_and_the_users_own_settings_hold(stage: Stage, pr
     assert said in stage.emacs.buffer_text("*Messages*")
     stage.accept("It has worked.")
     assert stage.sandbox.notes.read_text() == NEW_NOTES
-    stage.propose(greeting, GREETING, "back again")
+    begin(stage, greeting, GREETING, "back again")
+    stage.model.say("Not back.")
     stage.emacs.command("qwen-companion-diff-reject")
-    stage.screen.wait_gone("Yes, allow once")
+    stage.screen.wait_for("Not back.")
     assert greeting.read_text() == texts[-1]
     # Only what is open in Emacs; the notes are not.
     stage.emacs.eval("(progn (setq qwen-companion-review-edits 'open) (qwen-companion-privacy-update))")
@@ -171,7 +174,7 @@ def test_the_backend_is_killed_while_an_edit_is_held(stage: Stage) -> None:
     assert stage.sandbox.notes.read_text() == NOTES
     stage.emacs.wait_until("(qwen-companion-session-streaming (car (qwen-companion-backend-sessions)))")
     print(f"connected {time.monotonic() - before:.2f} s after the backend was killed")
-    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
+    begin(stage, stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
     stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
@@ -206,10 +209,16 @@ def test_hooks_that_are_off_are_said_to_be(stage: Stage, reason: str, settings: 
     said = f"Qwen Code 0.24.4 calls no hooks ({reason}{stage.sandbox.home}/.qwen/settings.json)"
     stage.screen.wait_until(lambda: said in stage.emacs.buffer_text("*Messages*"), "the reason")
     assert f"calls no hooks: {reason}" in stage.emacs.eval(HELP)
-    # The conversation's edits are reviewed all the same.
-    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
-    stage.model.say("All done.")
-    stage.accept("All done.")
+    # Its edits are not reviewed, and the mode line says so; but a command it calls also where it may call no URL.
+    stage.screen.wait_for("edits not reviewed: no hooks")
+    if settings.get("disableAllHooks"):
+        stage.script_change(stage.sandbox.greeting, EDITED)
+        stage.converse("change the greeting", "All done.")
+    else:
+        begin(stage, stage.sandbox.greeting, EDITED, "change the greeting")
+        stage.model.say("All done.")
+        stage.accept("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
     assert stage.emacs.buffer_text("*Messages*").count(said) == 1
 
 
@@ -264,7 +273,7 @@ def test_a_broken_file_of_the_administrators_and_a_proxy(stage: Stage) -> None:
         "*Messages*"
     )
     assert stage.emacs.eval('(getenv "NO_PROXY")') == '"127.0.0.1,localhost"'
-    stage.propose(stage.sandbox.greeting, EDITED, "change the greeting")
+    begin(stage, stage.sandbox.greeting, EDITED, "change the greeting")
     stage.model.say("All done.")
     stage.accept("All done.")
     # Its hooks have come through too.
