@@ -218,7 +218,7 @@ class Sandbox:
 
     def backends(self) -> list[psutil.Process]:
         """Return the companion's Python processes."""
-        found = [process for process in self.processes() if self._arguments(process) == ["-m", "qwen_companion"]]
+        found = [process for process in self.processes() if self._arguments(process)[-1:] == ["qwen_companion"]]
         # A child looks the same until it runs a program of its own.
         return [process for process in found if self._parent(process) not in {other.pid for other in found}]
 

@@ -29,7 +29,7 @@ def kinds(processes: list[psutil.Process]) -> Iterator[str]:
             arguments = process.cmdline()
             yield (
                 "backend"
-                if arguments[1:] == ["-m", "qwen_companion"]
+                if arguments[-1:] == ["qwen_companion"]
                 else ("qwen serve" if "serve" in arguments else process.name().removesuffix("-lucid"))
             )
 
