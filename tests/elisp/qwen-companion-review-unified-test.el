@@ -828,7 +828,11 @@ Its state for editing has the keys n and x, the motion state has k."
       '(("a.txt" "one\n") (".dir-locals.el" "((nil . ((eval . (error \"Evaluated\")) (fill-column . 3))))"))
     (let* (ran
            (diff-mode-hook (list (lambda () (push 'diff ran))))
-           (hack-local-variables-hook (list (lambda () (push 'local-variables ran))))
+           ;; project.el runs it in a buffer of its own.
+           (hack-local-variables-hook
+            (list (lambda ()
+                    (when (string-prefix-p "*qwen-companion" (buffer-name))
+                      (push 'local-variables ran)))))
            (qwen-companion-unified-mode-hook (list (lambda () (push 'ours ran)))))
       (qwen-companion-review-unified-test--review "two\n")
       (should (equal '(ours) ran))
