@@ -16,13 +16,6 @@ happens in the background in a buffer of its own.  Where it fails,
 the environment that was there before stays.
 
 (fn)" t)
-(autoload 'qwen-companion-uninstall "qwen-companion-environment" "Delete the Python environment and the journal, after a question.
-What bears no mark of the companion stays.  Without the journal,
-`qwen-companion-changes' can undo nothing.  Nothing else of the
-companion is on the disk while the mode is off, but your options and
-the package itself.
-
-(fn)" t)
 
 ;; qwen-companion-blame.el
 (autoload 'qwen-companion-blame "qwen-companion-blame" "Show who wrote each line of this file: an agent, with its prompt, or you.
@@ -257,6 +250,16 @@ another editor or to none.  The list follows them.
 (fn)" t)
 (autoload 'qwen-companion-next-waiting "qwen-companion-session-list" "Go to the next CLI or chat that waits for you: to its question or its review.
 Again, to the one after it.
+
+(fn)" t)
+
+;; qwen-companion-uninstall.el
+(autoload 'qwen-companion-uninstall "qwen-companion-uninstall" "Delete the Python environment and the records, after a question.
+The records are the journal, kept plans, texts saved while you wrote them,
+and the token with which Emacs prompts other CLIs, which Qwen Code then
+revokes.  What bears no mark of the companion stays.  Nothing else of the
+companion is on the disk while the mode is off, but your options and
+the package itself.
 
 (fn)" t)
 

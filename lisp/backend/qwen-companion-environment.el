@@ -336,28 +336,5 @@ Younger ones may be those of another Emacs that is at work."
           (and (file-directory-p (qwen-companion-environment-records))
                (list (qwen-companion-environment-records)))))
 
-;;;###autoload
-(defun qwen-companion-uninstall ()
-  "Delete the Python environment and the journal, after a question.
-What bears no mark of the companion stays.  Without the journal,
-`qwen-companion-changes' can undo nothing.  Nothing else of the
-companion is on the disk while the mode is off, but your options and
-the package itself."
-  (interactive)
-  (when (bound-and-true-p qwen-companion-mode)
-    (user-error "The mode is on; turn `qwen-companion-mode' off first"))
-  (let ((directories (qwen-companion-environment-directories)))
-    (unless directories
-      (user-error "There is nothing of the companion in %s or %s"
-                  (abbreviate-file-name qwen-companion-backend-directory)
-                  (abbreviate-file-name (qwen-companion-environment-records))))
-    (when (yes-or-no-p (format "Delete %s? "
-                               (mapconcat #'abbreviate-file-name directories ", ")))
-      (dolist (directory directories)
-        (delete-directory directory t))
-      ;; Only when it is empty.
-      (ignore-errors (delete-directory qwen-companion-backend-directory))
-      (message "Deleted; your options stay, and M-x package-delete removes the Lisp part"))))
-
 (provide 'qwen-companion-environment)
 ;;; qwen-companion-environment.el ends here

@@ -379,6 +379,32 @@ print(small.version, importlib.util.find_spec('pip'))")
       (should-not (file-exists-p directory))
       (should-not (directory-files "state" nil "qwen")))))
 
+(ert-deftest qwen-companion-environment-test-uninstall-revokes-the-token ()
+  "The question says all that goes, and Qwen Code is told to revoke the token."
+  (qwen-companion-environment-test--with "exit 0" "exit 0"
+    (dolist (fails '(nil t))
+      (make-directory "state/qwen-companion" t)
+      (write-region "{\"id\": \"c_1\", \"token\": \"qpc_0\"}" nil "state/qwen-companion/controller.json")
+      (write-region (format "#!/bin/sh\necho \"$*\" >%s\nexit %d\n"
+                            (expand-file-name "told") (if fails 1 0))
+                    nil "bin/qwen")
+      (set-file-modes "bin/qwen" #o755)
+      (let ((qwen-companion-qwen-command '("qwen")))
+        (let ((said (qwen-companion-test-messages
+                      (qwen-companion-test-answering
+                          (lambda (question)
+                            (should (string-match-p "kept plans, drafts.*revoke the token" question))
+                            t)
+                        (qwen-companion-uninstall))
+                      (let ((process (get-process "qwen-companion-revoke")))
+                        (while (and process (process-live-p process))
+                          (accept-process-output process 1))
+                        (accept-process-output nil 0.01)))))
+          (should-not (directory-files "state" nil "qwen"))
+          (should (equal "sessions controllers remove c_1\n"
+                         (with-temp-buffer (insert-file-contents "told") (buffer-string))))
+          (should (eq fails (and (string-match-p "not revoked.*controllers remove c_1" said) t))))))))
+
 (ert-deftest qwen-companion-environment-test-no-place ()
   (qwen-companion-test-with-files '(("file" ""))
     (let ((qwen-companion-backend-directory (expand-file-name "file/below/")))
