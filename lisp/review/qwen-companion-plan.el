@@ -81,7 +81,7 @@ Higher floors add theirs.")
      (qwen-companion-review-file proposal)
      `(,@(qwen-companion-review-origin-parts proposal)
        ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-header-keys
+       ,@(qwen-companion-review-header-keys
           (if (qwen-companion-proposal-chat proposal)
               (cl-subst "answer in the chat" "answer in the terminal" keys :test #'equal)
             keys))))))

@@ -208,7 +208,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
        (0 . ,(when-let* ((status qwen-companion-review-unified--status))
                (cons status (replace-regexp-in-string " hunks?" "" status))))
        ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-header-keys
+       ,@(qwen-companion-review-header-keys
           (if (qwen-companion-proposal-file-p proposal)
               qwen-companion-review-unified--keys
             qwen-companion-review-unified--plan-keys))))))

@@ -406,6 +406,13 @@ there is little room."
         (qwen-companion-header-key command warning)
       warning)))
 
+(defun qwen-companion-review--client (proposal)
+  "Return the name of the CLI of PROPOSAL without its version."
+  (replace-regexp-in-string
+   ;; That is in the list.
+   " [0-9][0-9.]*\\'" ""
+   (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))))
+
 (defun qwen-companion-review-origin-parts (proposal)
   "Return where PROPOSAL comes from, as parts of `qwen-companion-header-line'.
 These are its CLI, whether the user has edited it, its project, and which
@@ -413,11 +420,7 @@ of the CLI's open proposals it is."
   (let* ((root (qwen-companion-roots-of default-directory))
          (turn (qwen-companion-review-of-session proposal))
          (count (length turn)))
-    `((2 . ,(format "by %s" (replace-regexp-in-string
-                             ;; Its version is in the list.
-                             " [0-9][0-9.]*\\'" ""
-                             (qwen-companion-untrusted-text
-                              (qwen-companion-proposal-client proposal)))))
+    `((2 . ,(format "by %s" (qwen-companion-review--client proposal)))
       (25 . ,(and (qwen-companion-proposal-edited-p proposal) "edited by you"))
       (30 . ,(and root (format "in %s" (qwen-companion-untrusted-path
                                        (file-name-nondirectory root)))))
@@ -695,12 +698,42 @@ If a link leads to another file that matters, return that file's name."
   (append qwen-companion-review--side-keys '((qwen-companion-diff-edit "edit")))
   "The same for a proposal that is read-only.")
 
+(defvar qwen-companion-review-keys-mode)
+(defvar qwen-companion-review-keys-mode-map)
+
 (defvar-local qwen-companion-review--side nil
   "A description of the text in the current buffer, a side of a review.")
 
 (defvar-local qwen-companion-review--copied-from nil
   "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
+
+(defun qwen-companion-review--user-buffer ()
+  "Return the buffer that the user is in, also while another window is drawn."
+  (let ((window (old-selected-window)))
+    (window-buffer (or (and (window-minibuffer-p window) (minibuffer-selected-window))
+                       (and (window-live-p window) window)))))
+
+(defun qwen-companion-review-header-keys (keys)
+  "Return KEYS as `qwen-companion-header-keys' where they work.
+While the user is elsewhere than in this review, return how to get here."
+  (let ((buffer (qwen-companion-review--user-buffer)))
+    (if (eq qwen-companion-proposal-current
+            (buffer-local-value 'qwen-companion-proposal-current buffer))
+        (qwen-companion-header-keys keys)
+      (let ((key (with-current-buffer buffer
+                   (and qwen-companion-review-keys-mode
+                        (where-is-internal #'qwen-companion-review
+                                           (list qwen-companion-review-keys-mode-map) t)))))
+        `((-1 . ,(concat (propertize (if key
+                                         (key-description key)
+                                       "M-x qwen-companion-review")
+                                     'face 'help-key-binding)
+                         " goes here")))))))
+
+(defun qwen-companion-review--selection-changed (_frame)
+  "Update the header lines: other keys work where the user is now."
+  (force-mode-line-update t))
 
 (defun qwen-companion-review--set-header (side)
   "Set the header line of the current buffer to say that it is SIDE."
@@ -727,8 +760,8 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
                (mapcar (pcase-lambda (`(,weight . ,key))
                          ;; The key that edits is worth more than where it comes from.
                          (cons (min weight 1) key))
-                       (qwen-companion-header-keys qwen-companion-review--reading-keys))
-             (qwen-companion-header-keys qwen-companion-review--side-keys)))))))
+                       (qwen-companion-review-header-keys qwen-companion-review--reading-keys))
+             (qwen-companion-review-header-keys qwen-companion-review--side-keys)))))))
 
 ;;; Unsaved text of the user's
 
@@ -742,17 +775,20 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
   '(after-save-hook after-revert-hook)
   "Hooks that run when a buffer ceases to be unsaved, even without input.")
 
-(defun qwen-companion-review--watch-unsaved ()
-  "Look for unsaved text now, and regularly while proposals are open."
+(defun qwen-companion-review--watch ()
+  "Look for unsaved text now, and regularly while proposals are open.
+Keep the keys in their header lines true meanwhile."
   (cond
    ((null (qwen-companion-proposals))
     (qwen-companion-timers-cancel qwen-companion-review--unsaved-timer)
+    (remove-hook 'window-selection-change-functions #'qwen-companion-review--selection-changed)
     (dolist (hook qwen-companion-review--saving-hooks)
       (remove-hook hook #'qwen-companion-review--check-unsaved-soon)))
    ((null qwen-companion-review--unsaved-timer)
     (setq qwen-companion-review--unsaved-timer
           (run-with-idle-timer qwen-companion-review--unsaved-delay t
                                #'qwen-companion-review-check-unsaved))
+    (add-hook 'window-selection-change-functions #'qwen-companion-review--selection-changed)
     (dolist (hook qwen-companion-review--saving-hooks)
       (add-hook hook #'qwen-companion-review--check-unsaved-soon))))
   (qwen-companion-review-check-unsaved))
@@ -917,7 +953,7 @@ Call this after each change of the open proposals or their states."
                                qwen-companion-review--idle-delay)
                              qwen-companion-review--idle-delay
                              #'qwen-companion-review--show-next))))
-  (qwen-companion-review--watch-unsaved)
+  (qwen-companion-review--watch)
   (run-hooks 'qwen-companion-proposal-changed-hook))
 
 (defun qwen-companion-review--unseen ()
@@ -1539,16 +1575,52 @@ names the file of another one."
                                   (define-key prefix ","
                                               (cons "qwen-companion"
                                                     qwen-companion-review-command-map))
+                                  (dolist (key '("C-c" "C-k"))
+                                    (define-key prefix (kbd key)
+                                                '(menu-item "" qwen-companion-review-ask
+                                                            :filter qwen-companion-review--while-waiting)))
                                   prefix)
                             :filter qwen-companion-review--terminal-prefix))
     map)
   "Keymap of `qwen-companion-review-keys-mode'.")
+
+(defun qwen-companion-review--while-waiting (command)
+  "Return COMMAND if a review of the CLI in this terminal waits, else nil."
+  (and (qwen-companion-review-of-terminal (current-buffer)) command))
+
+(defun qwen-companion-review-ask ()
+  "Ask whether to accept or reject the waiting proposal of this terminal's CLI.
+Its review shows this key as its own while the terminal is selected.  The
+third answer is what the key does in the terminal otherwise."
+  (interactive)
+  (let* ((waiting (or (qwen-companion-review-of-terminal (current-buffer))
+                      (user-error "No review of the CLI in this buffer waits")))
+         (proposal (or (car (memq (qwen-companion-review-shown) waiting))
+                       (car waiting)))
+         (keys (this-command-keys))
+         (own (let ((qwen-companion-review-keys-mode nil))
+                (key-binding keys))))
+    (pcase (car (read-multiple-choice
+                 (format "%s:" (qwen-companion-review-file proposal))
+                 `((?a "accept")
+                   (?r "reject")
+                   ,@(when (commandp own)
+                       `((?c ,(if (string-suffix-p "\C-c" keys)
+                                  (format "send C-c to %s"
+                                          (qwen-companion-review--client proposal))
+                                (format "command %s" own))))))))
+      (?a (qwen-companion-diff-accept proposal))
+      (?r (qwen-companion-diff-reject proposal))
+      (?c (let ((qwen-companion-review-keys-mode nil))
+            ;; Terminals send the key that was pressed, which is the answer now.
+            (execute-kbd-macro keys))))))
 
 (define-minor-mode qwen-companion-review-keys-mode
   "Minor mode of the terminals in which a CLI was started.
 \\<qwen-companion-review-keys-mode-map>\\[qwen-companion-review] goes to the review of the CLI in this terminal,
 \\[qwen-companion-diff-accept] accepts its proposal, \\[qwen-companion-diff-reject] rejects it, and
 \\[qwen-companion-diffs] lists all proposals that wait.
+While a review of the CLI waits, \\[qwen-companion-review-ask] asks whether to accept or reject.
 \\[qwen-companion-terminal-escape] sends Esc, which interrupts the CLI; in a text terminal,
 where the key Esc does not reach it, the mode line says so."
   :lighter (:eval (qwen-companion-review--escape-hint))

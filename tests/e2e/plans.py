@@ -64,7 +64,7 @@ def answer_questions(stage: Stage) -> None:
     """Have the model ask `QUESTIONS`, and give `ANSWERS` in Emacs."""
     stage.model.call("ask_user_question", questions=list(QUESTIONS))
     stage.ask("what do you need")
-    stage.screen.wait_for("C-c C-c answer")
+    stage.screen.wait_for("goes here")
     stage.model.say("Thank you.")
     stage.emacs.eval("""
         (let ((answers '("sqlite" ("red" "blue") "my own")))
@@ -91,7 +91,7 @@ def commented_edited_and_approved_in_a_chat(stage: Stage) -> None:
     stage.model.call("exit_plan_mode", plan=PLAN)
     send(stage, "plan it")
     wait_for_plan(stage)
-    stage.screen.wait_for("C-c C-c approve")
+    stage.screen.wait_for("M-x qwen-companion-review goes here")
     assert stage.emacs.eval("(buffer-name (window-buffer))") == f'"{CHAT}"'
     comment(stage, "plums", "No plums")
     wait_until_askable(stage)

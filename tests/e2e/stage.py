@@ -401,7 +401,8 @@ class Stage:
     def wait_for_review(self, cli: Cli = QWEN) -> None:
         """Wait until one proposal is on the screen, in Emacs and in the terminal of `cli`."""
         self.screen.wait_for("Qwen[1!1]")
-        self.screen.wait_for("C-c C-c accept")
+        # The header line of hunks says how to get there while they are not selected.
+        self.screen.wait_for(re.compile("C-c C-c accept|goes here"))
         self.screen.wait_for(cli.confirmation)
         # Most keys are refused, rightly, while the texts are compared.
         self.screen.wait_gone("comparing...")

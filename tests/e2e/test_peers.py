@@ -75,8 +75,7 @@ def test_a_cli_in_a_terminal_of_emacs(stage: Stage) -> None:
         '(with-current-buffer "*qwen-companion proposal: greeting.py*"'
         " (format-mode-line header-line-format nil (get-buffer-window) (current-buffer)))"
     )
-    # The name of the CLI gives way to the keys that answer.
-    assert header == " greeting.py: proposed  C-c C-c accept  C-c C-k reject"
+    assert header == " greeting.py: proposed  by Qwen Code  C-c , r goes here"
     stage.model.say("All done.")
     stage.accept("All done.")
 

@@ -21,7 +21,7 @@ def test_a_plan_is_commented_edited_and_approved_and_questions_answered(stage: S
     start_planning(stage)
     plan(stage, "plan it")
     stage.model.next_request()
-    stage.screen.wait_for("C-c C-c approve")
+    stage.screen.wait_for("C-c , r goes here")
     # The user is still in the terminal, which shows no dialog.
     assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
     assert "Would you like to proceed" not in stage.screen.capture()

@@ -291,8 +291,11 @@ def test_a_terminal_killed_in_a_review_leaves_the_edits(stage: Stage) -> None:
 @pytest.mark.ends_cli
 def test_quitting_the_cli_in_a_review_rejects_first(stage: Stage) -> None:
     open_review(stage)
-    # In vterm this is one C-c for the CLI, which takes the first as the answer no.
+    # The terminal is selected: the key may be meant for the review.
     stage.screen.keys("C-c", "C-c")
+    stage.screen.wait_for("send C-c to Qwen Code")
+    # In vterm this is one C-c for the CLI, which takes the first as the answer no.
+    stage.screen.keys("c")
     stage.screen.wait_gone("Yes, allow once")
     stage.screen.wait_gone("C-c C-c accept")
     stage.screen.wait_for("Qwen[1] ")

@@ -354,6 +354,88 @@
       (execute-kbd-macro (kbd "C-c C-c"))
       (should (equal '((accepted "nap1\n2\n3\n4\n5\n6\nSEVEN\n")) (qwen-companion-test-outcomes))))))
 
+;;; From the terminal
+
+(defvar qwen-companion-review-ediff-test--sent nil
+  "Keys that the terminal has got by its own C-c C-c.")
+
+(defmacro qwen-companion-review-ediff-test-in-terminal (&rest body)
+  "Run BODY in a terminal with our keys and a C-c C-c of its own."
+  (declare (indent 0) (debug t))
+  `(qwen-companion-review-ediff-test-with '(("a.txt" "one\n"))
+     (qwen-companion-test-with-terminal "session-1"
+       (let ((map (make-sparse-keymap))
+             (qwen-companion-review-ediff-test--sent nil))
+         (define-key map (kbd "C-c C-c")
+                     (lambda ()
+                       (interactive)
+                       (setq qwen-companion-review-ediff-test--sent (this-command-keys))))
+         (use-local-map map)
+         (qwen-companion-review-keys-mode 1)
+         (unwind-protect
+             (progn ,@body)
+           (with-current-buffer "*terminal*"
+             (qwen-companion-review-keys-mode -1)
+             (use-local-map nil)))))))
+
+(ert-deftest qwen-companion-review-ediff-test-terminal-asks-what-the-key-is-for ()
+  "C-c C-c and C-c C-k ask while a review of the CLI waits, and only then."
+  (pcase-dolist (`(,key ,answer ,choices ,outcome)
+                 '(("C-c C-c" ?a "arc" accepted) ("C-c C-c" ?r "arc" rejected)
+                   ("C-c C-c" ?c "arc" nil) ("C-c C-k" ?a "ar" accepted)))
+    (qwen-companion-review-ediff-test-in-terminal
+      (let (asked)
+        (cl-letf (((symbol-function 'read-multiple-choice)
+                   (lambda (prompt choices &rest _)
+                     (push (cons prompt choices) asked)
+                     (assq answer choices))))
+          (execute-kbd-macro (kbd "C-c C-c"))
+          (should (equal "\C-c\C-c" qwen-companion-review-ediff-test--sent))
+          (should-not asked)
+          (should-not (key-binding (kbd "C-c C-k")))
+          (setq qwen-companion-review-ediff-test--sent nil)
+          ;; That of another CLI does not count.
+          (qwen-companion-test-propose "b.txt" "b\n" :session "session-2")
+          (execute-kbd-macro (kbd "C-c C-c"))
+          (should qwen-companion-review-ediff-test--sent)
+          (setq qwen-companion-review-ediff-test--sent nil)
+          (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
+          (should (equal "*terminal*" (qwen-companion-test-selected)))
+          (execute-kbd-macro (kbd key))
+          (should (equal choices (concat (mapcar #'car (cdar asked)))))
+          (should (string-match-p "a\\.txt" (caar asked)))
+          (when (assq ?c (cdar asked))
+            (should (equal "send C-c to qwen" (cadr (assq ?c (cdar asked))))))
+          (should (equal (and (eq answer ?c) "\C-c\C-c") qwen-companion-review-ediff-test--sent))
+          (should (eq outcome (caar (qwen-companion-test-outcomes))))
+          (should (= 1 (length asked))))))))
+
+(ert-deftest qwen-companion-review-ediff-test-header-names-the-way-here ()
+  "Where its keys do not work, it names the key that goes to the review."
+  (dolist (style '(ediff unified))
+    (qwen-companion-review-ediff-test-in-terminal
+      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+        (setf (qwen-companion-proposal-style proposal) style)
+        (qwen-companion-test-show proposal)
+        (pcase-dolist (`(,from . ,shown)
+                       `(("*terminal*" . "C-c , r goes here")
+                         ("*scratch*" . "M-x qwen-companion-review goes here")
+                         (,(buffer-name (qwen-companion-proposal-buffer proposal))
+                          . "C-c C-c accept  C-c C-k reject")))
+          (with-current-buffer (if (eq style 'ediff)
+                                   (qwen-companion-proposal-buffer proposal)
+                                 (qwen-companion-review-windows-control proposal))
+            (cl-letf (((symbol-function 'qwen-companion-review--user-buffer)
+                       (lambda () (get-buffer from))))
+              (let ((header (qwen-companion-test-header-from-elsewhere)))
+                (should (string-search shown header))
+                (should (eq (and (string-search "accept" shown) t)
+                            (and (string-search "accept" header) t)))))))
+        (should (memq #'qwen-companion-review--selection-changed window-selection-change-functions))
+        (qwen-companion-diff-reject proposal)
+        (should-not (memq #'qwen-companion-review--selection-changed
+                          window-selection-change-functions))))))
+
 (ert-deftest qwen-companion-review-ediff-test-dropping-a-change ()
   "Ediff's own copying takes a change of the proposal back."
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))

@@ -345,14 +345,20 @@ MORE are further keys and values of the payload."
 
 (defun qwen-companion-test-header (&optional buffer)
   "Return the header line of BUFFER, the current one by default, as a string.
-What stands for itself in it is as it is there."
+What stands for itself in it is as it is there.  The user is in BUFFER."
   (with-current-buffer (or buffer (current-buffer))
-    (mapconcat (lambda (part)
-                 (pcase part
-                   ((pred stringp) part)
-                   ((pred symbolp) (or (symbol-value part) ""))
-                   (`(:eval ,form) (or (eval form t) ""))))
-               (ensure-list header-line-format) "")))
+    ;; Batch mode never redisplays, so that Emacs does not know.
+    (cl-letf (((symbol-function 'qwen-companion-review--user-buffer) #'current-buffer))
+      (qwen-companion-test-header-from-elsewhere))))
+
+(defun qwen-companion-test-header-from-elsewhere ()
+  "Return the header line of the current buffer, wherever the user is."
+  (mapconcat (lambda (part)
+               (pcase part
+                 ((pred stringp) part)
+                 ((pred symbolp) (or (symbol-value part) ""))
+                 (`(:eval ,form) (or (eval form t) ""))))
+             (ensure-list header-line-format) ""))
 
 (defun qwen-companion-test-header-p (regexp &optional buffer)
   "Return non-nil when REGEXP matches in the header line of BUFFER, see above."

@@ -53,7 +53,7 @@ def test_a_plan_is_commented_edited_and_approved(stage: Stage, program: str) -> 
     start_planning(stage, program)
     plan(stage, "plan it")
     drain(stage)
-    stage.screen.wait_for("C-c C-c approve")
+    stage.screen.wait_for("C-c , r goes here")
     # The terminal shows no dialog meanwhile, and is selected.
     assert "Would you like to proceed" not in stage.screen.capture()
     assert "*qwen: project*" in stage.emacs.eval("(buffer-name (window-buffer))")
