@@ -104,8 +104,19 @@ there are none."
   "Directory of the files of the Ediff session whose control panel this is.
 Ediff writes to some of them again and again until the session ends.")
 
+(defconst qwen-companion-compare--exact
+  '((ediff-diff-options . "")
+    (ediff-diff3-options . "")
+    (ediff-actual-diff-options . "")
+    (ediff-actual-diff3-options . "")
+    (ediff-ignore-case . nil)
+    (ediff-ignore-similar-regions . nil)
+    (ediff-skip-diff-region-function . ediff-show-all-diffs))
+  "Values of Ediff's variables with which no difference is left out.
+With those of a user, what is accepted could differ from what is shown.")
+
 (defun qwen-companion-compare-with-ediff (buffers function &optional control)
-  "Call FUNCTION, which has Ediff compare the texts of BUFFERS.
+  "Call FUNCTION, which has Ediff compare the texts of BUFFERS, exactly.
 If Ediff fails, delete its buffers and files and signal its error; the
 caller restores the windows.  CONTROL non-nil is the control panel of a
 session that compared the texts before; it is deleted as well then."
@@ -115,7 +126,9 @@ session that compared the texts before; it is deleted as well then."
                       (file-name-as-directory
                        (make-temp-file "qwen-companion-ediff-" t))))
          (ediff-mode-hook (cons (lambda ()
-                                  (qwen-companion-compare--adopt-directory directory))
+                                  (qwen-companion-compare--adopt-directory directory)
+                                  (pcase-dolist (`(,variable . ,value) qwen-companion-compare--exact)
+                                    (set (make-local-variable variable) value)))
                                 ediff-mode-hook))
          (temporary-file-directory directory)
          ;; Of six files that it writes, Emacs waits for the disk.
