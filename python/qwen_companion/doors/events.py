@@ -195,8 +195,17 @@ class _Name(BaseModel):
     hook_event_name: str = ""
 
 
+_SURROGATES = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.")
+"""Matches an escape in JSON: a pair of surrogates, half a pair, which is the group, or another one."""
+
+
 def parse_event(data: bytes) -> Event | None:
-    """Return the event in the JSON `data`, a plain `Event` for an unknown or malformed one; None for no object."""
+    """Return the event in the JSON `data`, a plain `Event` for an unknown or malformed one; None for no object.
+
+    Half a surrogate pair is replaced by U+FFFD, as Node.js does when it writes it to a file.
+    """
+    if b"\\ud" in data:
+        data = _SURROGATES.sub(lambda match: b"\\ufffd" if match[1] else match[0], data)
     try:
         kind = _BY_NAME.get(_Name.model_validate_json(data).hook_event_name, Event)
         return kind.model_validate_json(data)

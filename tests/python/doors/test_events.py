@@ -10,6 +10,7 @@ from qwen_companion.doors.events import (
     AttentionRequest,
     Event,
     PermissionRequest,
+    PreToolUse,
     Stop,
     UserPromptSubmit,
     parse_event,
@@ -84,3 +85,14 @@ def test_a_prompt_is_without_what_the_cli_puts_before_it() -> None:
         event = parsed(hook_event_name="UserPromptSubmit", prompt=prompt)
         assert isinstance(event, UserPromptSubmit)
         assert event.prompt == (prompt if wanted is None else wanted)
+
+
+def test_half_a_surrogate_pair_is_replaced_as_node_does_when_it_writes() -> None:
+    found = parsed(
+        hook_event_name="PreToolUse",
+        session_id="s",
+        tool_name="write_file",
+        tool_input={"content": "half \ud83d of \U0001f600 \\ud83d", "other": ["\udc00"]},
+    )
+    assert isinstance(found, PreToolUse)
+    assert found.tool_input == {"content": "half \ufffd of \U0001f600 \\ud83d", "other": ["\ufffd"]}
