@@ -19,7 +19,7 @@
 (require 'cl-lib)
 (require 'subr-x)
 
-(defconst qwen-companion-chat-inline--lines 20
+(defconst qwen-companion-chat-inline--lines 200
   "How many lines of a paragraph are parsed; in a longer one nothing is markup.")
 
 (cl-defstruct (qwen-companion-chat-inline--run

@@ -181,7 +181,9 @@ def test_a_question_in_the_minibuffer_is_left_when_an_edited_proposal_closes(sta
     stage.start_emacs(stage.sandbox.greeting, forms=("(setq enable-recursive-minibuffers nil)",))
     propose(stage.emacs, stage.sandbox.greeting)
     stage.screen.wait_for(OPEN)
-    stage.emacs.eval('(with-current-buffer "*qwen-companion proposal: greeting.py*" (insert "# by hand\\n"))')
+    stage.emacs.eval(
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (let ((inhibit-read-only t)) (insert "# by hand\\n")))'
+    )
     stage.screen.keys("C-x", "C-f")
     stage.screen.type("half-typed", seen="half-typed")
     close(stage.emacs)

@@ -52,7 +52,8 @@ def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None
     stage.screen.wait_for("Qwen[1!1]")
     stage.screen.wait_for("C-c C-c accept")
     daemon.eval(
-        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (goto-char (point-max)) (insert "# by hand"))'
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (goto-char (point-max))'
+        ' (let ((inhibit-read-only t)) (insert "# by hand")))'
     )
     daemon.close_frame()
     assert stage.sandbox.greeting.read_text() == EDITED

@@ -144,7 +144,6 @@ def test_started_used_and_stopped(stage: Stage) -> None:
     assert stage.emacs.text(ANSWER) == "It greets."
     asked, answered = stage.model.next_request(), stage.model.next_request()
     assert "what does it do?" in asked.prompt
-    assert "mcp__emacs__diagnostics" in asked.tools
     assert f"{stage.sandbox.greeting.name}:1: the user is here" in json.dumps(answered.body["messages"][-1])
     assert_unseen(stage, secret)
     stage.emacs.command("qwen-companion-daemon-stop")

@@ -61,7 +61,7 @@ def test_a_proposal_is_edited_and_accepted_in_a_window(stage: Stage) -> None:
         assert stage.emacs.eval("(buffer-name (window-buffer))") == '"*qwen: project*"'
         assert stage.emacs.eval("test-events") == "nil"
         stage.model.say("All done.")
-        window.keys("ctrl+x", "o", "ctrl+x", "o", "alt+greater")
+        window.keys("ctrl+x", "o", "ctrl+x", "o", "e", "alt+greater")
         window.type("# mine")
         window.keys("ctrl+c", "ctrl+c")
         window.wait_until(terminal.format("All done"))
