@@ -60,6 +60,8 @@ Return non-nil then.  Quick enough to be called often."
   (let ((payload (qwen-companion-privacy--payload)))
     (unless (equal payload qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call 'settings payload)
+        ;; The mode line of each window shows some of them.
+        (force-mode-line-update t)
         (setq qwen-companion-privacy--sent payload)))))
 
 (defun qwen-companion-privacy--payload ()
