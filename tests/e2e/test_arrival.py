@@ -182,7 +182,8 @@ def test_a_question_in_the_minibuffer_is_left_when_an_edited_proposal_closes(sta
     propose(stage.emacs, stage.sandbox.greeting)
     stage.screen.wait_for(OPEN)
     stage.emacs.eval(
-        '(with-current-buffer "*qwen-companion proposal: greeting.py*" (let ((inhibit-read-only t)) (insert "# by hand\\n")))'
+        '(with-current-buffer "*qwen-companion proposal: greeting.py*"'
+        ' (let ((inhibit-read-only t)) (insert "# by hand\\n")))'
     )
     stage.screen.keys("C-x", "C-f")
     stage.screen.type("half-typed", seen="half-typed")
