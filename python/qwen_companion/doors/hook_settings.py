@@ -109,7 +109,10 @@ class CommandHook:
         options = ("-q", "-fs", "--noproxy", "*", "--max-time", str(_CURL_TIMEOUT_S), "--data-binary", "@-")
         headers = ("-H", f"@{self.header}", "-H", "Content-Type: application/json", "-H", "Expect:")
         call = shlex.join((self.curl, *options, *headers, _edit_url(port)))
-        return f"{call} || printf %s {shlex.quote(json.dumps(ask(NO_ANSWER)))}"
+        # In that mode the user has just been asked.  Behind "tool_input", the model decides what stands there.
+        asked = """case ${event%%'"tool_input"'*} in *'"permission_mode":"default"'*)"""
+        no_answer = f"{asked} printf {{}} ;; *) printf %s {shlex.quote(json.dumps(ask(NO_ANSWER)))} ;; esac"
+        return f'event=$(cat); printf %s "$event" | {call} || {no_answer}'
 
 
 def _edit_url(port: int) -> str:

@@ -362,6 +362,21 @@ def test_an_edit_that_cannot_be_reviewed_is_asked_about(
         assert answer_of(hook) == ask(NO_ANSWER)
 
 
+def test_without_an_answer_only_what_the_user_was_not_asked_about_is_asked(
+    home: Home, backend: Backend, layer: Path
+) -> None:
+    """In the mode `default` the terminal has just asked; a model cannot claim that mode."""
+    backend.kill()
+    for event, answer in (
+        (edit(home, permission_mode="default"), {}),
+        (edit(home, permission_mode="auto"), ask(NO_ANSWER)),
+        (edit(home, permission_mode="yolo"), ask(NO_ANSWER)),
+    ):
+        event["tool_input"]["permission_mode"] = "default"
+        with before_edit(layer, event) as hook:
+            assert answer_of(hook) == answer
+
+
 def edit_hook(layer: dict[str, Any]) -> dict[str, Any]:
     """Return the hook in `layer` that is called before edits."""
     (hook,) = layer["hooks"]["PreToolUse"][1]["hooks"]
@@ -382,7 +397,9 @@ def before_edit(layer: Path, event: dict[str, Any], command: str = "") -> Genera
         assert process.stdin is not None
         # The program may have failed already.
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(event).encode())
+            # As Qwen Code writes it.
+            ordered = sorted(event.items(), key=lambda item: item[0].startswith("tool_"))
+            process.stdin.write(json.dumps(dict(ordered), separators=(",", ":")).encode())
             process.stdin.close()
         yield process
 
