@@ -85,6 +85,10 @@ def silent_line() -> Generator[None]:
     lines = list(_lines())
     for process in lines:
         process.suspend()
+    for process in lines:
+        # Each of its threads stops a little later.
+        while any(psutil.Process(thread.id).status() != psutil.STATUS_STOPPED for thread in process.threads()):
+            pass
     try:
         yield
     finally:
