@@ -164,12 +164,15 @@ A directory that the process removes meanwhile is no error."
       (should-not (equal spool (qwen-companion-backend-spool)))
       (should (file-directory-p (qwen-companion-backend-spool))))))
 
+(defvar project-list-file)
+
 (ert-deftest qwen-companion-backend-test-killing-the-buffers-of-a-project-keeps-the-connection ()
   "By `project-kill-buffers' where the mode was turned on, or one by one."
   (qwen-companion-test-with-process
     (qwen-companion-backend-test--start)
     (let ((process (qwen-companion-test-process))
-          (connection (get-buffer " *qwen-companion connection*")))
+          (connection (get-buffer " *qwen-companion connection*"))
+          (project-list-file (expand-file-name "projects")))
       (find-file-noselect "a.txt")
       (qwen-companion-test-silent (project-kill-buffers t))
       (should-not (get-buffer "a.txt"))
