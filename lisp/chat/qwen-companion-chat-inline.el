@@ -121,7 +121,7 @@ Return nil where that is far above, or where the text is code or HTML."
 
 (defun qwen-companion-chat-inline--read-run (begin end)
   "Return the run of delimiters at point; skip it.
-The text is that from BEGIN to END; a nil BEGIN is that of a link."
+The text is from BEGIN to END; BEGIN is nil for the text of a link."
   (let* ((start (point))
          (char (char-after))
          (length (skip-chars-forward (string char) end))
@@ -131,12 +131,12 @@ The text is that from BEGIN to END; a nil BEGIN is that of a link."
                   (qwen-companion-chat-inline--kind (char-after))))
          (left (and (not (eq after 'space)) (or (not (eq after 'punctuation)) before)))
          (right (and (not (eq before 'space)) (or (not (eq before 'punctuation)) after)))
-         (inside (eq char ?_)))
+         (strict (eq char ?_)))
     (unless (and (eq char ?~) (/= length 2))
       (qwen-companion-chat-inline--make-run
        :char char :start start :length length :whole length
-       :opens (and left (or (not inside) (not right) (eq before 'punctuation)))
-       :closes (and right (or (not inside) (not left) (eq after 'punctuation)))))))
+       :opens (and left (or (not strict) (not right) (eq before 'punctuation)))
+       :closes (and right (or (not strict) (not left) (eq after 'punctuation)))))))
 
 (defun qwen-companion-chat-inline--code-end (length end)
   "Return the end of the code that LENGTH backticks before point begin, or nil.
