@@ -1644,7 +1644,9 @@ async def test_what_was_recorded_of_a_worktree_is_told_by_the_next_backend(proje
     async with at_work(project, "in the tree", cwd=tree) as (place, agent):
         await agent.edit("a.txt", AFTER)
         await agent.report("Stop")
-        await place.until({"a.txt": "modified"})
+        (turn,) = await place.until({"a.txt": "modified"})
+        # Only a turn that has ended can be forgotten below.
+        await place.until_ended(turn.id)
     if removed:
         project.git("worktree", "remove", "--force", str(tree))
     async with site(project) as place:
