@@ -33,8 +33,9 @@ Asking = Literal["terminal", "askpass", "never"]
 
 # For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
 _ADD_PATH = (
+    # An interactive shell takes the terminal for its own group of processes, unless it is in a session without one.
     # Only the second is for csh.
-    'PATH=$({ "${SHELL:-sh}" -lic "printenv PATH" || "${SHELL:-sh}" -c "printenv PATH"; }'
+    'PATH=$({ $(command -v setsid) "${SHELL:-sh}" -lic "printenv PATH" || "${SHELL:-sh}" -c "printenv PATH"; }'
     ' 2>/dev/null </dev/null | grep "^/" | tail -n 1):$PATH'
 )
 """Adds where the user's login shell finds programs: ssh, sudo and TRAMP have ways of their own."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shlex
 import shutil
 import subprocess
@@ -123,3 +125,36 @@ def test_any_login_shell_passes_the_command_on(shell: str) -> None:
     line = relay_command([Hop("ssh", "host")], None)[-1].replace("exec sh", "exec printf '%s|'", 1)
     printed = subprocess.run([shell, "-c", line], capture_output=True, encoding="utf-8", check=True).stdout
     assert printed == "|".join([*shlex.split(relay_command([Hop("ssh", "host")], None)[-1])[2:], ""])
+
+
+@pytest.mark.parametrize(
+    ("shell", "profile"),
+    [("bash", ".profile"), ("bash", ".bash_profile"), ("zsh", ".zprofile"), ("zsh", ".zshrc"), ("dash", ".profile")],
+)
+def test_a_program_of_the_login_shell_runs_in_the_foreground_of_its_terminal(
+    tmp_path: Path, shell: str, profile: str
+) -> None:
+    """Node.js fails with EIO where the terminal belongs to another group of processes."""
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"there is no {shell} here")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/its-cli"
+    program.write_text("#!/bin/sh\nexec ps -o stat= -p $$\n")
+    program.chmod(0o700)
+    (tmp_path / profile).write_text('PATH="$HOME/bin:$PATH"\nexport PATH\n')
+    (tmp_path / "v.sh").write_text("")
+    words = terminal_command([Hop("su", "h")], None, str(tmp_path), str(tmp_path / "v.sh"), 7, ["its-cli"])
+    pid, terminal = pty.fork()
+    if pid == 0:
+        environ = {"HOME": str(tmp_path), "SHELL": path, "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+        os.execvpe(words[0], words, environ)
+    printed = b""
+    with os.fdopen(terminal, "rb", buffering=0) as stream:
+        try:
+            while data := stream.read(1024):
+                printed += data
+        except OSError:  # How Linux says that the last program there has ended.
+            pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, printed
+    assert "+" in printed.decode()
