@@ -87,7 +87,7 @@ let lastStream = 0;
 
 function accept(socket) {
     const who = identify(socket);
-    if (who === null || streams.size >= MAX_STREAMS) return socket.destroy(); // null for another user's
+    if (who === null || streams.size >= MAX_STREAMS) return socket.destroy(); // null: of another user, or over
     const stream = {
         id: ++lastStream, socket, who,
         isOpen: false, // whether Emacs was told of it, over any pipe
@@ -174,13 +174,11 @@ function giveUp(stream) {
 const recent = [];
 
 function identify(socket) {
-    let found;
-    try {
-        found = socketOf(socket.remotePort, socket.localPort);
-    } catch {
-        return {}; // no /proc
-    }
-    if (found === undefined) return {};
+    if (!fs.existsSync("/proc/net/tcp")) return {};
+    const ports = [socket.remotePort, socket.localPort];
+    // A row may be passed over while the table changes.
+    const found = socketOf(...ports) ?? socketOf(...ports);
+    if (found === undefined) return null; // it has ended
     if (found.uid !== process.getuid() && found.uid !== 0) return null;
     const target = `socket:[${found.inode}]`;
     for (const pid of [...recent, ...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name)).reverse()]) {
@@ -203,7 +201,9 @@ function withoutCommand(pids) {
 
 function socketOf(port, own) {
     const hex = (number) => number.toString(16).toUpperCase().padStart(4, "0");
-    for (const line of fs.readFileSync("/proc/net/tcp", "latin1").split("\n")) {
+    // A socket of IPv6 reaches 127.0.0.1 as ::ffff:127.0.0.1.
+    const tables = ["/proc/net/tcp", "/proc/net/tcp6"].filter((name) => fs.existsSync(name));
+    for (const line of tables.flatMap((name) => fs.readFileSync(name, "latin1").split("\n"))) {
         const fields = line.trim().split(/\s+/);
         if (fields.length > 9 && fields[1].endsWith(`:${hex(port)}`) && fields[2].endsWith(`:${hex(own)}`)) {
             return { uid: Number(fields[7]), inode: fields[9] };

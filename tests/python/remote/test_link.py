@@ -368,9 +368,10 @@ async def test_a_home_that_cannot_be_written_to_is_told(home: Path, options: str
 
 
 @needs_root
-async def test_another_user_there_is_not_let_in(home: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1"])
+async def test_another_user_there_is_not_let_in(home: Path, address: str) -> None:
     async with linked(home) as (link, _, server):
-        connect = f"exec 3<>/dev/tcp/127.0.0.1/{await serve(link)}; echo hello >&3; cat <&3"
+        connect = f"exec 3<>/dev/tcp/{address}/{await serve(link)}; echo hello >&3; cat <&3"
         ended = await anyio.to_thread.run_sync(
             partial(subprocess.run, ["bash", "-c", connect], user=65534, capture_output=True, check=False)
         )
