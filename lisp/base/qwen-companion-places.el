@@ -12,7 +12,7 @@
 ;;
 ;; A file there that is reviewed has a copy here, which the Python process
 ;; keeps current: all that reads or watches the file does so with the copy.
-;; Nothing in this file calls TRAMP for more than taking a name apart.
+;; Nothing in this file calls TRAMP for more than parsing a name.
 
 ;;; Code:
 
@@ -99,10 +99,18 @@ them, and its edits are reviewed and recorded as those of files here.
              return (concat (file-name-as-directory there)
                             (substring file (length (file-name-as-directory here)))))))
 
+(declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
+(declare-function tramp-file-name-user "tramp" (name))
+(declare-function tramp-file-name-host "tramp" (name))
+
 (defun qwen-companion-places-label (place)
-  "Return the name of PLACE for a person: the host, and the user if named."
-  (let ((user (file-remote-p place 'user)))
-    (concat user (and user "@") (file-remote-p place 'host))))
+  "Return the name of PLACE for a person: the host, and the user if named.
+The mode line shows it, so no file name handler is called: for a name
+that ends in a colon, `file-remote-p' asks the host for its home."
+  (require 'tramp)
+  (let* ((name (tramp-dissect-file-name place))
+         (user (tramp-file-name-user name)))
+    (concat user (and user "@") (tramp-file-name-host name))))
 
 (defun qwen-companion-places-abbreviate (file)
   "Return FILE abbreviated for a person; at a place, like \"host:~/file\"."

@@ -176,6 +176,17 @@
         (set-buffer-modified-p nil)
         (setq buffer-file-name nil)))))
 
+(ert-deftest qwen-companion-remote-test-the-mode-line-calls-no-host ()
+  "A name that ends in a colon makes `file-remote-p' ask the host for its home."
+  (let ((file-name-handler-alist
+         '(("\\`/ssh:" . (lambda (operation &rest _) (error "%s called" operation))))))
+    (unwind-protect
+        (progn
+          (qwen-companion-places-set "/ssh:box#22|sudo:www@box:" '(:state lost))
+          (qwen-companion-places-set "/ssh:box:" '(:state lost))
+          (should (equal (qwen-companion-remote-lighter) " box:lost www@box:lost")))
+      (qwen-companion-places-forget))))
+
 (ert-deftest qwen-companion-remote-test-a-refusal-is-kept-and-told ()
   "The question comes once."
   (qwen-companion-remote-test--with
