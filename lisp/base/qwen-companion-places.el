@@ -100,8 +100,8 @@ them, and its edits are reviewed and recorded as those of files here.
                             (substring file (length (file-name-as-directory here)))))))
 
 (declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
-(declare-function tramp-file-name-user "tramp" (name))
-(declare-function tramp-file-name-host "tramp" (name))
+(declare-function tramp-file-name-user "tramp" (name) t)
+(declare-function tramp-file-name-host "tramp" (name) t)
 
 (defun qwen-companion-places-label (place)
   "Return the name of PLACE for a person: the host, and the user if named.
