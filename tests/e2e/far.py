@@ -212,7 +212,9 @@ class Far:
 
     def start(self) -> None:
         """Start the server; returns when it listens."""
-        variables = " ".join(f'"{name}={value}"' for name, value in self._environment.items() if '"' not in value)
+        # As usual, the profile alone says where the CLI is; ssh is one with a configuration of its own.
+        known = {**self._environment, "PATH": f"{self.root}/bin:/usr/bin:/bin"}
+        variables = " ".join(f'"{name}={value}"' for name, value in known.items() if '"' not in value)
         (self.root / "sshd_config").write_text(
             textwrap.dedent(f"""\
                 Port {self._port}
@@ -223,7 +225,7 @@ class Far:
                 PasswordAuthentication no
                 KbdInteractiveAuthentication no
                 StrictModes no
-                AllowTcpForwarding {"local" if "gate" in self.place else "no"}
+                AllowTcpForwarding no
                 AllowStreamLocalForwarding no
                 AuthorizedKeysFile {self.root}/user.pub
                 SetEnv {variables}

@@ -145,11 +145,8 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
             if name and not _SAFE.fullmatch(name):
                 raise UnsupportedPlaceError(f"{name!r} is no name of a host or user")
         if hop.method in _SSH_METHODS:
-            jumps: list[Hop] = []
-            while left and left[-1].method in _SSH_METHODS:
-                jumps.insert(0, left.pop())
-            shared = control if not left and not jumps else None
-            command = _ssh(hop, jumps, shared, command, _asking_at(left, asking))
+            # As TRAMP does, each hop runs the next ssh, with the names, keys and known hosts that it has.
+            command = _ssh(hop, None if left else control, command, _asking_at(left, asking))
         elif hop.method in _METHODS:
             command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
         else:
@@ -162,24 +159,17 @@ def _asking_at(before: Sequence[Hop], asking: Asking) -> Asking:
     return "never" if before and asking == "askpass" else asking
 
 
-def _ssh(hop: Hop, jumps: Sequence[Hop], control: str | None, command: Sequence[str], asking: Asking) -> list[str]:
+def _ssh(hop: Hop, control: str | None, command: Sequence[str], asking: Asking) -> list[str]:
     words = ["ssh", "-tt" if asking == "terminal" else "-T", *_SSH_OPTIONS]
     if asking != "terminal":
         words += ["-o", "NumberOfPasswordPrompts=1" if asking == "askpass" else "BatchMode=yes"]
     if control is not None:
         words += ["-o", f"ControlPath={control}"]
-    if jumps:
-        words += ["-J", ",".join(_jump(jump) for jump in jumps)]
     if hop.user:
         words += ["-l", hop.user]
     if hop.port:
         words += ["-p", hop.port]
     return [*words, "--", hop.host, f"exec {shlex.join(command)}"]
-
-
-def _jump(hop: Hop) -> str:
-    user, port = f"{hop.user}@" if hop.user else "", f":{hop.port}" if hop.port else ""
-    return f"{user}{hop.host}{port}"
 
 
 def _sudo(hop: Hop, command: list[str], asking: Asking) -> list[str]:

@@ -39,7 +39,8 @@ def test_each_method_has_its_command() -> None:
     assert heads(Hop("ssh", "host", "me", "2222")) == ["ssh", "-T", "-l", "me", "-p", "2222", "--", "host"]
     assert heads(Hop("scp", "::1")) == ["ssh", "-T", "--", "::1"]
     assert heads(Hop("ssh", "a", "u", "1"), Hop("ssh", "b"), Hop("sudo", "b", "root")) == [
-        *("ssh", "-T", "-J", "u@a:1", "--", "b"),
+        *("ssh", "-T", "-l", "u", "-p", "1", "--", "a"),
+        *("ssh", "-T", "--", "b"),
         *("sudo", "-n", "-H", "-u", "root", "--"),
     ]
     assert heads(Hop("doas", "localhost", "www")) == ["doas", "-n", "-u", "www"]
@@ -56,9 +57,12 @@ def test_only_programs_here_may_ask_for_a_password() -> None:
     assert shlex.split(behind[-1])[:3] == ["exec", "sudo", "-n"]
 
 
-def test_a_shared_connection_is_used_for_one_hop_only() -> None:
+def test_a_shared_connection_is_used_for_the_first_hop_only() -> None:
     assert "ControlPath=/tmp/c.%C" in relay_command([Hop("ssh", "host")], "/tmp/c.%C")
-    assert "ControlPath=/tmp/c.%C" not in relay_command([Hop("ssh", "a"), Hop("ssh", "b")], "/tmp/c.%C")
+    *first, second = relay_command([Hop("ssh", "a"), Hop("ssh", "b")], "/tmp/c.%C")
+    assert "ControlPath=/tmp/c.%C" in first
+    assert "ControlPath" not in second
+    assert shlex.split(second)[:3] == ["exec", "ssh", "-T"]
 
 
 def test_a_terminal_gets_one_there() -> None:
@@ -122,9 +126,12 @@ def test_what_cannot_be_reached_is_refused(hop: Hop, reason: str) -> None:
 
 @pytest.mark.parametrize("shell", [shell for shell in ("sh", "bash", "fish", "tcsh", "zsh") if shutil.which(shell)])
 def test_any_login_shell_passes_the_command_on(shell: str) -> None:
-    line = relay_command([Hop("ssh", "host")], None)[-1].replace("exec sh", "exec printf '%s|'", 1)
-    printed = subprocess.run([shell, "-c", line], capture_output=True, encoding="utf-8", check=True).stdout
-    assert printed == "|".join([*shlex.split(relay_command([Hop("ssh", "host")], None)[-1])[2:], ""])
+    line = relay_command([Hop("ssh", "gate"), Hop("ssh", "host")], None)[-1]
+    inner = shlex.split(line)[-1]
+    for each, command in ((line, "ssh"), (inner, "sh")):
+        printing = each.replace(f"exec {command}", "exec printf '%s|'", 1)
+        printed = subprocess.run([shell, "-c", printing], capture_output=True, encoding="utf-8", check=True).stdout
+        assert printed == "|".join([*shlex.split(each)[2:], ""])
 
 
 @pytest.mark.parametrize(
