@@ -155,7 +155,7 @@ def test_a_program_of_the_login_shell_runs_in_the_foreground_of_its_terminal(
     pid, terminal = pty.fork()
     if pid == 0:
         environ = {"HOME": str(tmp_path), "SHELL": path, "PATH": "/usr/bin:/bin", "TERM": "dumb"}
-        os.execvpe(words[0], words, environ)
+        os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is wanted
     printed = b""
     with os.fdopen(terminal, "rb", buffering=0) as stream:
         try:
