@@ -28,6 +28,7 @@ from qwen_companion.emacs.journal_front import Elsewhere, JournalFront
 from qwen_companion.emacs.messages import (
     ChangeScope,
     JournalCall,
+    JournalPrune,
     JournalReply,
     JournalTexts,
     JournalWatch,
@@ -192,10 +193,11 @@ class Site:
     async def until_ended(self, turn: str) -> None:
         await self.when(lambda: self.turns[turn].end is not None)
 
-    async def until_done(self, project: Project) -> None:
-        """Wait until the journal has done all that it was told."""
+    async def until_done(self, root: str | None = None) -> None:
+        """Wait until the journal has recorded all that it was told of `root`, by default the project."""
         await anyio.wait_all_tasks_blocked()
-        await self.front.records(str(project.root), [str(project.root / "a")])
+        # It forgets nothing, but after all that goes before.
+        await self.ask(lambda number: JournalPrune(number, root or str(self.project.root), ()))
 
     async def until_watched(self, project: Project) -> None:
         """Wait until the directory of `project` is watched: the system lists what this process watches."""

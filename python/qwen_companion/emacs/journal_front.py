@@ -270,10 +270,6 @@ class JournalFront:
         named = self._elsewhere.named(report) if report.peer.place and self._elsewhere is not None else report
         return None if named is None else await (await self._load()).hooks.hear(named)
 
-    async def records(self, directory: str, paths: Collection[str]) -> bool:
-        """Return whether each of the files `paths` of the project `directory` is recorded."""
-        return await (await self._load()).roots.records(directory, paths) if self._settings.journal else False
-
     def ended(self, peer: Peer) -> None:
         """Note that the process of a CLI has ended."""
         if self._journal is not None:

@@ -190,15 +190,6 @@ class Record:
                         self.store.add_note(of.turn, text)
             return bool(found.changes)
 
-    def records(self, paths: Collection[str]) -> bool:
-        """Return whether each of the files `paths` is recorded, by now or by the next scan.
-
-        :raises GitError, OSError: when that fails
-        """
-        names = [self.names.name_in(path) for path in paths]
-        with self._lock:
-            return None not in names and self._files.records([name for name in names if name is not None])
-
     @property
     def has_baseline(self) -> bool:
         """Whether all files have been looked at once."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -35,9 +35,6 @@ from qwen_companion.threads import in_thread
 
 CLOSE_S = 2.0
 """How long the end of the process waits for work on one record, in seconds."""
-
-RECORDS_S = 5.0
-"""How long a CLI waits at most to hear whether files are recorded, behind the first look at all of them."""
 
 
 class Roots:
@@ -270,32 +267,6 @@ class Roots:
         """Return the worktrees below `root` that have records of their own, each with a slash at its end."""
         names = [root.record.names.name_in(name) for name in list(self._trees)]
         return tuple(name + b"/" for name in names if name is not None)
-
-    async def records(self, directory: str, paths: Collection[str]) -> bool:
-        """Return whether each of the files `paths` is recorded with `directory`, so that its change can be undone."""
-        name = self.name_of(directory)
-        if name is None or not self.settings.journal:
-            return False
-        by_root: dict[str, list[str]] = {}
-        for path in paths:
-            by_root.setdefault(self.root_around(name, os.path.join(directory, path)), []).append(path)
-        found = [await self._records_below(await self.open(each), its) for each, its in by_root.items()]
-        return all(found)
-
-    async def _records_below(self, root: Root | None, paths: Collection[str]) -> bool:
-        if root is None or root.failed:
-            return False
-
-        def look() -> bool:
-            # A file may have gone meanwhile.
-            with suppress(*FAILURES):
-                return root.record.records(paths)
-            return False
-
-        with anyio.move_on_after(RECORDS_S):
-            # After the scan with which the turn begins.
-            return await root.done(look) is True
-        return False
 
     def _open(self, name: str, only_known: bool) -> Record | None:
         """Open the record of the root `name`; with `only_known`, return None where nothing is recorded yet."""

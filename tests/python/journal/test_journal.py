@@ -355,25 +355,6 @@ async def test_a_record_that_is_damaged_meanwhile_is_put_aside_and_begun_anew(pr
             assert str(aside) in notice.text
 
 
-async def test_which_files_are_recorded(project: Project) -> None:
-    project.commit(**{"a": b"a\n", ".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
-    for name in ("ignored", "hidden", ".env", "new"):
-        (project.root / name).write_bytes(b"text\n")
-    async with at_work(project, "Fix it") as (place, _):
-
-        async def records(*names: str, directory: Path = project.root) -> bool:
-            return await place.front.records(str(directory), [str(directory / name) for name in names])
-
-        assert await records("a", "new", ".gitignore", "will/be made")
-        for name in ("ignored", "hidden", ".env"):
-            assert not await records("a", name)
-            (project.root / name).unlink()
-            assert not await records("a", name)
-        assert not await records("a", directory=project.home)
-        place.front.set_settings(Settings())
-        assert not await records("a")
-
-
 async def test_nothing_is_recorded_where_it_is_not_wanted(project: Project) -> None:
     project.commit(a=b"a\n")
     async with at_work(project, "Fix it", Settings()) as (place, agent):
@@ -712,7 +693,7 @@ async def test_what_changes_while_all_turns_are_told_is_told_too(
             await is_read.wait()
         await agent.edit("b", b"agent\n")
         # After all that was to be recorded.
-        await place.front.records(str(project.root), [str(project.root / "b")])
+        await place.until_done()
         go_on.set()
         await place.until_told(TurnChanges)
         await place.until({"a": "modified", "b": "added"})
@@ -979,7 +960,7 @@ async def test_a_cli_without_hooks_that_ends_in_its_turn_is_looked_at_once(
         place.front.silent.set_sessions([], [cli.state.session.id])
         await place.until_ended(turn.id)
         # After all that was to be done.
-        await place.until_done(project)
+        await place.until_done()
         assert calls.count("scan") == before + 1
 
 
@@ -1178,7 +1159,7 @@ async def test_a_chat_that_is_told_of_late_has_what_was_written_since_its_prompt
         agent.run("echo agent > a; echo agent > c")
         await place.until({"d": "modified", "a": "modified", "c": "modified"})
         place.write("c", b"by the user\n")
-        await place.until_done(project)
+        await place.until_done()
         second = ms()
         agent.run("echo agent > b")
         await place.until({"d": "modified", "a": "modified", "c": "modified", "b": "modified"})
@@ -1569,7 +1550,6 @@ async def test_a_cli_that_enters_a_worktree_has_a_turn_in_each(project: Project)
         assert {turn.root: turn.prompt for turn in turns} == {str(project.root): "enter it", str(tree): "enter it"}
         for turn in turns:
             await place.until_ended(turn.id)
-        assert await place.front.records(str(project.root), [str(tree / "a.txt"), str(project.root / "b.txt")])
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -1779,7 +1759,7 @@ async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_ch
         await cli.until_idle()
         # One that is told of in time has what comes after it, and nothing else.
         await place.front.prompt_began(cli.state.session, "conversation", "Second", ms())
-        await place.until_done(project)
+        await place.until_done()
         cli.type("echo agent > d")
         await place.until_turns(*told, ("Second", {"d": "modified"}))
 
@@ -1808,7 +1788,7 @@ async def test_a_prompt_has_what_a_cli_without_hooks_writes_by_way_of_another_fi
 
             if told == "before":
                 await tell()
-                await place.until_done(project)
+                await place.until_done()
             cli.type("echo agent > new.tmp")
             if told == "between":
                 await cli.until_idle()
@@ -1841,7 +1821,7 @@ async def test_a_prompt_that_is_told_of_while_the_record_is_opened_is_not_lost(p
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(place.front.prompt_began, cli.state.session, "conversation", "Fix it", ms())
             await place.until_watched(project)
-            await place.until_done(project)
+            await place.until_done()
             cli.type("echo agent > a")
             await place.until_turns(("Fix it", {"a": "modified"}))
 
@@ -1855,7 +1835,7 @@ async def test_a_turn_of_a_cli_without_hooks_of_which_nothing_could_be_recorded_
     (project.home / "older").write_bytes(b"old\n")
     async with watching(project, calls, cli) as place:
         await place.front.prompt_began(cli.state.session, "conversation", "Fix it", ms())
-        await place.until_done(project)
+        await place.until_done()
         # Nobody can say whether it was there, under rules that hid it.
         cli.type("mv ../older b")
         await until_more(calls, "discard", 0)

@@ -50,6 +50,10 @@ def text_of(words: Words | None, room: int = ROOM) -> str:
 class Reader(Agent):
     """An agent that reads."""
 
+    def __init__(self, place: Site, session: str = "s") -> None:
+        super().__init__(place.front, place.project, session)
+        self._place = place
+
     async def asked(self, text: str = "Go on", room: int = ROOM) -> str:
         """Return what the model reads with the prompt `text`; it answers at once."""
         read = text_of(await self.prompt(text), room)
@@ -63,7 +67,7 @@ class Reader(Agent):
     async def stop(self) -> None:
         """End the turn, and wait until it is recorded."""
         await self.report("Stop")
-        await self.front.records(self.cwd, [f"{self.cwd}/a"])
+        await self._place.until_done(self.cwd)
 
 
 @asynccontextmanager
@@ -75,7 +79,7 @@ async def reader_of(
     The turn has ended, unless it is told not to stop.
     """
     async with site(project, TELLS) as place:
-        agent = Reader(place.front, project)
+        agent = Reader(place)
         agent.cwd = str(cwd or project.root)
         await agent.prompt("Fix it")
         for name in names:
@@ -108,7 +112,7 @@ class TwoHands:
         self.names = [f"{name}.txt" for name in "vwxyz"]
         self.seen: dict[str, bytes] = {}
         self.chance = random.Random(SEED)  # noqa: S311 - not for secrets
-        self.agent = Reader(place.front, project)
+        self.agent = Reader(place)
         self._project = project
         self._place = place
         self._unique = itertools.count()
@@ -145,7 +149,7 @@ class TwoHands:
         else:
             self._place.write(name, self.changed(name))
             await self._place.ask(lambda number: JournalBusy(number, (), wait=False))
-        await self.agent.front.records(self.agent.cwd, [str(self._project.root / name)])
+        await self._place.until_done()
         if kind in ("read", "edit", "command"):
             self.seen[name] = self.there(name)
 
@@ -196,7 +200,7 @@ async def test_what_was_undone_is_told_once_and_what_was_brought_back_is_not(pro
 async def test_only_what_this_conversation_has_seen_is_told(project: Project) -> None:
     project.commit(a=LONG, b=LONG, c=LONG, d=LONG)
     async with site(project, TELLS) as place:
-        agent, other = Reader(place.front, project), Reader(place.front, project, "other")
+        agent, other = Reader(place), Reader(place, "other")
         # The prompt brings the text of b.
         attached = (
             "Look at @b\n--- Content from referenced files ---\nContent from b:\nline 0\n\n--- End of content ---"
@@ -255,13 +259,13 @@ async def test_a_conversation_that_is_resumed_later_is_told(project: Project) ->
         pass
     project.write("a", LATER)
     async with site(project, TELLS) as place:
-        assert set(hunks_of(await Reader(place.front, project).asked())) == {"a"}
+        assert set(hunks_of(await Reader(place).asked())) == {"a"}
 
 
 async def test_with_the_option_off_nothing_is_kept_and_nothing_told(project: Project) -> None:
     project.commit(a=LONG)
     async with site(project) as place:
-        agent = Reader(place.front, project)
+        agent = Reader(place)
         await agent.prompt("Fix it")
         await agent.read("a")
         await agent.edit("b", b"agent\n")
@@ -339,7 +343,7 @@ async def test_the_largest_are_only_named_and_told_again_when_they_change_again(
 
 
 async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.commit(a=LONG, b=LONG, _env=LONG)
+    project.commit(a=LONG, b=LONG, _env=LONG, **{".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
     asked: list[tuple[Peer | None, Sequence[str]]] = []
 
     def excluded(peer: Peer | None, paths: Sequence[str]) -> Collection[str]:
@@ -348,12 +352,12 @@ async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch
 
     async with site(project, TELLS) as place:
         monkeypatch.setattr(place.front, "_excluded", excluded)
-        agent = Reader(place.front, project)
+        agent = Reader(place)
         await agent.prompt("Fix it")
-        for name in ("a", "b", ".env"):
+        for name in ("a", "b", ".env", "ignored", "hidden"):
             await agent.read(name)
         await agent.stop()
-        for name in ("a", "b", ".env"):
+        for name in ("a", "b", ".env", "ignored", "hidden"):
             project.write(name, LATER)
         text = await agent.asked()
         assert set(hunks_of(text)) == {"a"}
@@ -401,7 +405,7 @@ async def test_the_model_of_a_chat_is_told(project: Project) -> None:
         place.front.take_chat(replace(work, reads=("a", f"{root}/b")))
         place.front.take_chat(replace(work, turn=None))
         await place.ask(lambda number: JournalBusy(number, (), wait=False))
-        await place.front.records(root, [f"{root}/a"])
+        await place.until_done()
         project.write("a", LATER)
         project.write("b", LATER)
         # A link to a file brings its text along.
@@ -439,7 +443,7 @@ async def test_a_file_that_changes_before_a_read_of_it_is_noted_counts_as_change
         late += ["d"]
         work = ChatWork("chat", str(project.root), "Qwen Code", None, "", reads=("d",))
         place.front.take_chat(work)
-        await place.until_done(project)
+        await place.until_done()
         assert "- d: changed" in text_of(await place.front.news_for_chat("chat", str(project.root), []))
 
 

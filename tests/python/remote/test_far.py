@@ -229,11 +229,15 @@ async def test_repositories_in_the_project_are_recorded_with_it(home: Path) -> N
             "sub/new.txt": (None, b"new\n"),
             "trees/one/new.txt": (None, b"new\n"),
         }
-        # Also a file that is read before a tool writes it.
-        there_too = [f"{there.record.root}/{name}" for name in ("sub/a.txt", "sub/later.txt", "trees/one/later.txt")]
-        assert await there.call(lambda: there.record.records(there_too))
-        for ignored in ("sub/a.log", "sub/later.log"):
-            assert not await there.call(lambda name=ignored: there.record.records([f"{there.record.root}/{name}"]))
+        # A file of which a model knows is followed, also one that is not there yet, but none that git ignores.
+        followed = ("sub/later.txt", "trees/one/later.txt")
+
+        def read() -> set[str]:
+            for name in (*followed, "sub/a.log", "sub/later.log"):
+                there.record.unseen.saw_unknown("s", there.name(name), 0)
+            return {change.name for change in there.record.unseen.changes("s")}
+
+        assert await there.call(read) == {str(there.root / name) for name in followed}
 
 
 async def test_the_insides_of_repositories_there_are_no_files_of_a_turn(home: Path) -> None:
