@@ -146,16 +146,36 @@ The cdr is a list of files, or a string, the reason why there is none.")
               (null (qwen-companion-turn-end turn)))))
    (qwen-companion-journal-turns)))
 
+(defun qwen-companion-changes-items--unreviewed-p (file)
+  "Return non-nil when FILE lacks a wanted review, and is not marked as seen."
+  (and (assoc "unreviewed" (qwen-companion-changed-file-by file))
+       (not (qwen-companion-changed-file-seen file))))
+
+(defun qwen-companion-changes-items--unreviewed-group-p (group)
+  "Return non-nil when a file of GROUP lacks a wanted review."
+  (cl-some #'qwen-companion-changes-items--unreviewed-p
+           (qwen-companion-changes-items-group-files group)))
+
+(defun qwen-companion-changes-items--first (predicate list)
+  "Return LIST with the elements that satisfy PREDICATE first."
+  (append (cl-remove-if-not predicate list) (cl-remove-if predicate list)))
+
 (defun qwen-companion-changes-items--groups ()
   "Return the groups to show in order."
   (if (eq qwen-companion-changes-items-scope 'turns)
-      (delq nil (mapcar #'qwen-companion-changes-items--turn-group
-                        (qwen-companion-changes-items-shown-turns)))
+      (qwen-companion-changes-items--first
+       #'qwen-companion-changes-items--unreviewed-group-p
+       (delq nil (mapcar #'qwen-companion-changes-items--turn-group
+                         (qwen-companion-changes-items-shown-turns))))
     (mapcar
      (pcase-lambda (`(,root . ,files))
        (qwen-companion-changes-items--make-group
         (list qwen-companion-changes-items-scope root)
-        (qwen-companion-changes-items--part root) files))
+        (qwen-companion-changes-items--part root)
+        (if (listp files)
+            (qwen-companion-changes-items--first
+             #'qwen-companion-changes-items--unreviewed-p files)
+          files)))
      qwen-companion-changes-items-nets)))
 
 (defun qwen-companion-changes-items--part (root)
@@ -180,7 +200,8 @@ The cdr is a list of files, or a string, the reason why there is none.")
       (qwen-companion-changes-items--make-group
        id (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id
                 :session (qwen-companion-turn-session turn))
-       shown))))
+       (qwen-companion-changes-items--first
+        #'qwen-companion-changes-items--unreviewed-p shown)))))
 
 (defun qwen-companion-changes-items-note-seen ()
   "Hide each change that is marked as seen by now."
@@ -374,6 +395,8 @@ UNDONE is as by `qwen-companion-changes-items-undone'."
             (propertize "working  " 'face 'warning))
            (t (when-let* ((words (qwen-companion-changes-items--undone-words turn undone)))
                 (propertize (concat words "  ") 'face 'warning))))
+     (when (cl-some #'qwen-companion-changes-items--unreviewed-p files)
+       (propertize "written unreviewed  " 'face 'warning))
      (propertize (if (string-empty-p prompt) "(no prompt)" prompt)
                  'face (if (and files (cl-every #'qwen-companion-changed-file-seen files))
                            'qwen-companion-changes-label
@@ -448,7 +471,7 @@ may be an old one, or nil."
   (let* ((path (qwen-companion-changed-file-path file))
          (root (qwen-companion-changes-items-group-root group))
          (key (qwen-companion-changes-items-file-key group path))
-         (tools (delete-dups (mapcar #'car (qwen-companion-changed-file-by file)))))
+         (tools (remove "unreviewed" (delete-dups (mapcar #'car (qwen-companion-changed-file-by file))))))
     (concat
      (propertize
       (concat
@@ -479,6 +502,8 @@ may be an old one, or nil."
                "  conflicts with the main tree"
              "  with edits of yours"))
          (when (qwen-companion-changed-file-seen file) "  seen")))
+       (when (qwen-companion-changes-items--unreviewed-p file)
+         (propertize "  written unreviewed" 'face 'warning))
        (when undone
          (propertize "  undone" 'face 'warning)))
       'category 'qwen-companion-changes-items--heading)

@@ -160,7 +160,9 @@ class Companion:
         )
         self._tool_server = ToolServer(self._tools, self._find_caller)
         tell = self._bridge.tell
-        self._journal = JournalFront(os.environ, tell, self._places, partial(excluded, self._access), self._waiting)
+        self._journal = JournalFront(
+            os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._is_unreviewed
+        )
         self._meter = Meter(self._journal.spent, self._hooks_reported, self._places.read_more)
         self._doors = self._make_doors(editor)
         discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
@@ -264,6 +266,10 @@ class Companion:
             rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of),
             stop=self._end_for_good,
         )
+
+    def _is_unreviewed(self, session: KnownSession, path: str, is_open: bool) -> bool:
+        """Return whether the CLI of `session` has changed `path` without a review that the user wants."""
+        return not self._diff_tools.was_shown(session.id, path) and self._doors.is_unreviewed(session, is_open)
 
     def _waiting(self) -> list[WaitingProposal]:
         found = (*self._diff_tools.waiting(), *self._doors.waiting())

@@ -402,8 +402,8 @@ class Settings:
     - `no_reviews`: CLIs that connect from now on are offered no reviews in Emacs.
     - `size_limit`: largest text that Emacs reviews, in UTF-8 bytes; None for any.
     - `layer`: whether terminals get a settings layer.
-    - `review_edits`: which edits are reviewed of a CLI with that layer in its mode `auto`: "all", "open" for those of
-      files that buffers visit, or None.
+    - `review_edits`: which edits are reviewed of a CLI with that layer: in its mode `auto` "all", or "open" for those
+      of files that buffers visit; "all-modes", or None.
     - `journal`: whether the changes of agents are recorded, so that they can be undone.
     - `questions`: whether plans and questions of CLIs in terminals are shown in Emacs.
     - `tell_agents`: whether a model is told that another agent works on a file that it has written.

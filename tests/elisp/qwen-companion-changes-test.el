@@ -55,6 +55,17 @@ See `qwen-companion-changes-test--new'."
     (qwen-companion-test-press "TAB")
     (should-not (string-search "new.txt" (qwen-companion-changes-test-text)))))
 
+(ert-deftest qwen-companion-changes-test-shows-first-what-was-written-unreviewed ()
+  (qwen-companion-changes-test-with ()
+    (qwen-companion-changes-test-turn
+     "one" '(("a.txt" "a\n") ("b.txt" "b\n" :by (("unreviewed" nil)))))
+    (qwen-companion-changes-test-turn "two" '(("c.txt" "c\n")))
+    (qwen-companion-changes-test-open)
+    (let ((text (qwen-companion-changes-test-text)))
+      (should (string-match-p "written unreviewed  Prompt of one\\(.\\|\n\\)*Prompt of two" text))
+      (should (string-match-p "b\\.txt  .*  written unreviewed\n.*a\\.txt" text))
+      (should-not (string-match-p "unreviewed.*Prompt of two" text)))))
+
 (ert-deftest qwen-companion-changes-test-says-what-is-not-recorded ()
   "As long as it is so, above the turns and in the help of the mode line."
   (qwen-companion-changes-test--with-hunks

@@ -125,8 +125,15 @@ class Site:
         self.files: dict[str, dict[str, ChangedFile]] = {}
         self.waiting: list[WaitingProposal] = []
         """The proposals of CLIs."""
+        self.unreviewed: list[str] = []
+        """Names of files whose changes were to be reviewed."""
         self.front = JournalFront(
-            project.environ, self._take, elsewhere, silence_s=silence_s, waiting=lambda: self.waiting
+            project.environ,
+            self._take,
+            elsewhere,
+            silence_s=silence_s,
+            waiting=lambda: self.waiting,
+            unreviewed=lambda _session, path, _is_open: os.path.basename(path) in self.unreviewed,
         )
         self._requests = 0
 

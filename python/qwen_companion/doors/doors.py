@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, HookAnswer, KnownSession, SessionState, Settings
 from qwen_companion.doors.calls import Elsewhere
 from qwen_companion.doors.hook_settings import (
+    OPEN,
     QUESTION_SUBSCRIPTIONS,
     CommandHook,
     door_secret,
@@ -349,6 +350,13 @@ class Doors:
             and version_numbers(session.version) >= _START_HOOK_SINCE
             and not started_before(peer.started, self._started)
         )
+
+    def is_unreviewed(self, session: KnownSession, is_open: bool) -> bool:
+        """Return whether a change by `session`, of a CLI without hooks, was to be reviewed.  Wait for the disk."""
+        scope = _scope(self._settings)
+        if scope is None or (scope == OPEN and not is_open) or self._state(session) is not None:
+            return False
+        return session.id in self._silent or (self._has_hooks(session) and self._why_silent(session) is not None)
 
     def _why_silent(self, session: KnownSession) -> str | None:
         """Return why the CLI of `session` calls no hooks, in words; None where it need not."""

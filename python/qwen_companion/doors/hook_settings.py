@@ -24,6 +24,10 @@ PATH = "/hook"
 EDIT_QUERY = "edit"
 """The query of the one that is called before edits."""
 
+ALL, OPEN, ALL_MODES = "all", "open", "all-modes"
+"""Which edits are reviewed: in the mode `auto` those of all files, or of the files that buffers visit, or in all modes.
+"""
+
 REVIEW_TIMEOUT_S = 60
 """How long a CLI waits for a decision: Qwen Code 0.24 gives up each hook then, whatever its settings say."""
 

@@ -29,7 +29,7 @@ from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, ask, refuse, run_while_wanted
 from qwen_companion.doors.files import CHANGED, Files
-from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
+from qwen_companion.doors.hook_settings import ALL_MODES, OPEN, REVIEW_TIMEOUT_S
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
@@ -40,12 +40,6 @@ from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
 from qwen_companion.texts.unified import unified
 from qwen_companion.threads import in_thread
-
-ALL = "all"
-OPEN = "open"
-ALL_MODES = "all-modes"
-"""Which edits are reviewed: in the mode `auto` those of all files, or of the files that buffers visit, or in all modes.
-"""
 
 OPEN_S = 10.0
 """How long Emacs may take to begin a review; after that the terminal asks."""

@@ -8,6 +8,7 @@ told that, so that it survives this process.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class Proposals:
     def __init__(self, known: Iterable[KnownProposal] = ()) -> None:
         """`known` are the proposals of an earlier process of this Emacs."""
         self._by_id: dict[str, Proposal] = {}
+        self._shown: set[tuple[str, str]] = set()
+        """The sessions and files of proposals, until somebody asks for them."""
         for item in known:
             self._by_id[item.id] = Proposal(item.id, item.session, item.path, item.digest)
 
@@ -81,6 +84,7 @@ class Proposals:
             self.drop(found.id)
         proposal = Proposal(secrets.token_hex(8), session, path, digest)
         self._by_id[proposal.id] = proposal
+        self._shown.add((session, path))
         return proposal, found
 
     def decide(self, identifier: str, decision: Decision) -> Proposal | None:
@@ -107,9 +111,20 @@ class Proposals:
         """Forget a proposal and return it."""
         return self._by_id.pop(identifier, None)
 
+    def was_shown(self, session: str, path: str) -> bool:
+        """Return whether the user was shown a proposal of `session` for `path` since this was asked last.
+
+        Wait for the disk; may be called in any thread.
+        """
+        true = os.path.realpath(path)
+        found = {shown for shown in list(self._shown) if shown[0] == session and os.path.realpath(shown[1]) == true}
+        self._shown -= found
+        return bool(found)
+
     def end_session(self, session: str) -> list[Proposal]:
         """Forget all proposals of `session` and return them."""
         ended = [item for item in self._by_id.values() if item.session == session]
         for item in ended:
             del self._by_id[item.id]
+        self._shown = {shown for shown in self._shown if shown[0] != session}
         return ended

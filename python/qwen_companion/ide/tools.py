@@ -159,6 +159,10 @@ class DiffTools:
         """Return the proposals on which the user has not decided."""
         return self._proposals.waiting()
 
+    def was_shown(self, session: str, path: str) -> bool:
+        """See `Proposals.was_shown`."""
+        return self._proposals.was_shown(session, path)
+
     def decide(self, identifier: str, decision: Decision) -> None:
         """Send the decision of the user to the CLI, unless the proposal has ended before."""
         proposal = self._proposals.decide(identifier, decision)

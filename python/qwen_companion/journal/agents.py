@@ -4,26 +4,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
 from qwen_companion.domain import ChatWork, KnownSession, Peer
 from qwen_companion.journal.activity import Activity, Probe, last_input
 from qwen_companion.journal.root import Root, Running, SilentCli, Worker, key_of, now_ms, row_of
-from qwen_companion.journal.store import CHAT, DISK, TurnRow
+from qwen_companion.journal.store import CHAT, DISK, UNREVIEWED, TurnRow
 from qwen_companion.processes import age_of
 from qwen_companion.threads import in_thread
 
 ARRIVAL_S = 10.0
 """How long before a CLI is seen first it may have started for its changes since then to be its own."""
 
+Unreviewed = Callable[[KnownSession, str, bool], bool]
+"""Returns, in a thread, whether a CLI has changed a file, which may be open in Emacs, without a wanted review."""
+
 
 class Agents:
     """All methods are for the event loop, if they do not say otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, unreviewed: Unreviewed) -> None:
         """Begin with no agent."""
+        self._unreviewed = unreviewed
         self.activity = Activity()
         self.pids: dict[str, int] = {}
         """The processes of CLIs that call hooks, by their sessions; negative for one at another place."""
@@ -113,6 +117,11 @@ class Agents:
     def _finish(self, root: Root, number: int, cli: SilentCli) -> None:
         # By now it may have written more.
         root.finish(number, cli.written)
+
+    def tool_of_silent(self, root: Root, cli: SilentCli, path: bytes) -> str:
+        """Return the tool by which `cli` has changed `path`, as it is recorded.  Wait for the disk."""
+        name = root.record.names.name_out(path) or ""
+        return UNREVIEWED if self._unreviewed(cli.session, name, name in root.record.visited) else DISK
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""

@@ -48,6 +48,7 @@ class Attribution:
             return [
                 self._cause(
                     root,
+                    path,
                     _in_their_turns(root, path, writers)
                     or _in_their_turns(root, path, others)
                     or self._arrived_before(root, path, newcomers),
@@ -76,8 +77,8 @@ class Attribution:
         changed = root.record.site.changed_at(path)
         return [Worker(key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed >= cli.since]
 
-    def _cause(self, root: Root, writers: Sequence[Worker]) -> Cause:
-        """Return the cause of a change that one of `writers` has made; where there are several, note it with all."""
+    def _cause(self, root: Root, path: bytes, writers: Sequence[Worker]) -> Cause:
+        """Return the cause of a change of `path` that one of `writers` has made; note it with all of them."""
         known = [each for each in writers if each.cli is not None or each.number is not None]
         if not known:
             return NOBODY
@@ -89,7 +90,8 @@ class Attribution:
             for each in numbers:
                 root.record.store.add_note(each, _TWO_AT_ONCE)
         root.changed.update(numbers)
-        return Cause(number, first.tool, first.agent)
+        tool = first.tool if first.cli is None else self._agents.tool_of_silent(root, first.cli, path)
+        return Cause(number, tool, first.agent)
 
     # --- Who may have made a change ---
 

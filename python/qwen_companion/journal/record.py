@@ -20,7 +20,7 @@ from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
 from qwen_companion.journal.rules import history_of
 from qwen_companion.journal.sites import Site, ThisMachine
-from qwen_companion.journal.store import DISK, MERGE, UNDO, Store, TurnRow
+from qwen_companion.journal.store import DISK, MERGE, UNDO, UNREVIEWED, Store, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
@@ -32,7 +32,7 @@ from qwen_companion.processes import has_ended
 ONE_GO_MS = 5 * 60 * 1000
 """How long after the last one a further hunk that the user undoes belongs to the same turn."""
 
-_FOUND = (DISK, SHELL_TOOL)
+_FOUND = (DISK, UNREVIEWED, SHELL_TOOL)
 """Tools whose writes only a scan can find."""
 
 _MAX_STAMPS = 10_000

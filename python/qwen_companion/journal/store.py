@@ -37,6 +37,9 @@ HOOKS, CHAT = "hooks", "chat"
 DISK = "disk"
 """The tool of a write, and the source of a turn, that only the disk tells of."""
 
+UNREVIEWED = "unreviewed"
+"""The tool of a write that only the disk tells of, and that the user wanted to review."""
+
 MERGE = "merge"
 """The source of a turn by which the user took over changes of an agent in a worktree."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from qwen_companion.domain import CliState, KnownSession, Peer, SessionState
+from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.ide.peers import Caller
@@ -123,6 +123,20 @@ async def running(site: Site) -> AsyncGenerator[None]:
         tasks.start_soon(site.doors.run)
         yield
         tasks.cancel_scope.cancel()
+
+
+async def test_what_a_cli_without_hooks_writes_is_unreviewed_where_reviews_are_wanted(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    wanted = Settings(layer=True, review_edits="open")
+    unwanted = (Settings(layer=True), replace(wanted, no_reviews=True))
+    async with running(site):
+        with cli(tmp_path) as peer, cli(tmp_path, layer=False) as other:
+            for settings in (*unwanted, wanted):
+                site.doors.set_settings(settings)
+                assert site.doors.is_unreviewed(session_of(peer), is_open=True) == (settings is wanted)
+            assert not site.doors.is_unreviewed(session_of(peer), is_open=False)
+            # One that was started without the layer.
+            assert not site.doors.is_unreviewed(session_of(other), is_open=True)
 
 
 async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_path: Path) -> None:

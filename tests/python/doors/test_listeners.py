@@ -23,10 +23,11 @@ from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse
 from qwen_companion.doors.files import Files, LocalFiles
 from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.hook_settings import ALL
 from qwen_companion.doors.layer import SYSTEM_VARIABLE, JsonObject
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.questions import Questions
-from qwen_companion.doors.reviews import ALL, UNKNOWN_CLI, HookReviews
+from qwen_companion.doors.reviews import UNKNOWN_CLI, HookReviews
 from qwen_companion.doors.states import States
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision

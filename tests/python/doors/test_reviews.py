@@ -19,12 +19,10 @@ from qwen_companion.doors import events
 from qwen_companion.doors.calls import ask, refuse
 from qwen_companion.doors.events import Answer, PreToolUse
 from qwen_companion.doors.files import LocalFiles
+from qwen_companion.doors.hook_settings import ALL, ALL_MODES, OPEN
 from qwen_companion.doors.reviews import (
-    ALL,
-    ALL_MODES,
     BUSY,
     DROPPED,
-    OPEN,
     REJECTED,
     STILL_ASKING,
     STILL_REVIEWING,

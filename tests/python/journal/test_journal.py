@@ -1740,6 +1740,19 @@ def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_typed")
+async def test_a_change_that_was_to_be_reviewed_is_known_as_unreviewed(
+    project: Project, calls: list[str], cli: SilentCli
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with watching(project, calls, cli) as place:
+        place.unreviewed.append("b")
+        cli.type("echo agent > a; echo agent > b")
+        (turn,) = await place.until({"a": "modified", "b": "modified"})
+        writers = {name: file.writers for name, file in place.files[turn.id].items()}
+        assert writers == {"a": (("disk", None),), "b": (("unreviewed", None),)}
+
+
+@pytest.mark.usefixtures("nothing_typed")
 async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_changed_since(
     project: Project, calls: list[str], cli: SilentCli
 ) -> None:
