@@ -141,7 +141,7 @@ fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the fi
 	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/emacs/test_spool.py tests/python/journal/test_random.py \
 	  tests/python/journal/test_random_turns.py tests/python/journal/test_two_hands.py tests/python/journal/test_origins.py \
 	  tests/python/journal/test_random_rewinds.py tests/python/journal/test_staging.py tests/python/journal/test_model_news.py \
-	  tests/python/daemon/test_hostile_events.py tests/elisp/test_markdown.py \
+	  tests/python/doors/test_reviews.py tests/python/daemon/test_hostile_events.py tests/elisp/test_markdown.py \
 	  --hypothesis-profile=fuzz --hypothesis-seed=$(or $(FROM),1)
 
 bench: build ## What commands, reviews, following a file, sessions, the journal here and at a place, worktrees, an undo and a start cost; PEERS=~/src has checkouts of other packages to compare with

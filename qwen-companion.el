@@ -200,6 +200,7 @@ each part with properties of its own is one."
     (proposal-close . qwen-companion-proposal-on-close)
     (proposal-orphan . qwen-companion-proposal-on-orphan)
     (proposal-released . qwen-companion-proposal-on-released)
+    (proposal-written . qwen-companion-proposal-on-written)
     (type-key . qwen-companion-comments-on-type-key)
     (delivered . qwen-companion-proposal-on-delivered)
     (tool-call . qwen-companion-tools-on-call)

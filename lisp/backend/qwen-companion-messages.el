@@ -75,6 +75,8 @@ its key, nil where there is none."
   id keeps-edits)
 (qwen-companion-messages-define "qwen-companion-proposal-released" ProposalReleased
   id reason answerable)
+(qwen-companion-messages-define "qwen-companion-proposal-written" ProposalWritten
+  id exactly)
 (qwen-companion-messages-define "qwen-companion-type-key" TypeKey
   id key prompt)
 (qwen-companion-messages-define "qwen-companion-asked-question" AskedQuestion

@@ -882,6 +882,12 @@ It results from WRITE and the expected writes before it."
     (run-hook-with-args 'qwen-companion-disk-expecting-functions
                         (qwen-companion-disk--write-path write))))
 
+(defun qwen-companion-disk-conclude (write exactly)
+  "End the wait for WRITE, which has come, EXACTLY as expected or not."
+  (when (memq write qwen-companion-disk--writes)
+    (qwen-companion-disk--run-written-functions (qwen-companion-disk--write-path write))
+    (qwen-companion-disk--end write (if exactly 'written 'changed))))
+
 (defun qwen-companion-disk--end (write result)
   "End the wait for WRITE with RESULT, see `qwen-companion-disk-expect'."
   (let ((how (format (if (qwen-companion-disk-watch-available-p

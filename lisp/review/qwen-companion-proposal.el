@@ -854,13 +854,12 @@ If the file holds what was accepted before, rescue both changes together."
          (file (qwen-companion-proposal-display-path proposal))
          (base (qwen-companion-proposal-base proposal))
          (forecast (qwen-companion-proposal-forecast proposal)))
+    ;; What is there instead is what the key of the kept text replaces.
+    (setf (qwen-companion-proposal-stamp proposal) (qwen-companion-disk-stamp path))
     (if (and base (stringp forecast) (qwen-companion-disk-holds-p path base))
-        (progn
-          (setf (qwen-companion-proposal-stamp proposal)
-                (qwen-companion-disk-stamp path))
-          (qwen-companion-proposal--rescue-text
-           proposal forecast
-           (format "%s holds the change accepted before, but not this one" file)))
+        (qwen-companion-proposal--rescue-text
+         proposal forecast
+         (format "%s holds the change accepted before, but not this one" file))
       (qwen-companion-proposal--rescue-text
        proposal text (format "%s does not hold what was accepted" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
@@ -1061,6 +1060,15 @@ reached it: the text is rescued."
              (qwen-companion-proposal-note proposal))
     (run-hooks 'qwen-companion-proposal-changed-hook))
   nil)
+
+(defun qwen-companion-proposal-on-written (payload)
+  "Handle the `proposal-written' call: the CLI has made the edit in PAYLOAD.
+Programs that change the file right after that are none of its doing."
+  (when-let* ((proposal (cl-find (qwen-companion-proposal-written-id payload)
+                                 qwen-companion-proposal--awaiting-write
+                                 :key #'qwen-companion-proposal-id :test #'equal)))
+    (qwen-companion-disk-conclude (qwen-companion-proposal-write proposal)
+                                  (qwen-companion-proposal-written-exactly payload))))
 
 (defun qwen-companion-proposal-on-delivered (payload)
   "Handle the `delivered' call: forget the outcome in PAYLOAD."

@@ -109,6 +109,9 @@ class _Editor:
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
         self._bridge.tell(messages.ProposalReleased(proposal.id, reason, answerable))
 
+    def written(self, proposal: Proposal, exactly: bool) -> None:
+        self._bridge.tell(messages.ProposalWritten(proposal.id, exactly))
+
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         return await self._bridge.call(messages.TypeKey(proposal.id, key, prompt), VISITED_S)
 

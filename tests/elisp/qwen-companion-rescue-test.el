@@ -177,6 +177,26 @@ Wait until the companion has found out, and return what it says."
           (should (eq (not busy) (and (get-buffer-window difference) t)))
           (should (eq window (selected-window))))))))
 
+(ert-deftest qwen-companion-rescue-test-the-cli-says-what-it-has-written ()
+  "Another text than the accepted one is reported, and a key brings that.
+What a formatter does right after the write is not."
+  (dolist (exactly '(t nil))
+    (qwen-companion-rescue-test-with '(("a.txt" "one\n"))
+      (let* ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+             (said (qwen-companion-test-messages
+                     (qwen-companion-diff-accept proposal)
+                     (qwen-companion-test-deliver proposal)
+                     (write-region "three\n" nil "a.txt" nil 'silent)
+                     (qwen-companion-proposal-on-written
+                      (list :id (qwen-companion-proposal-id proposal) :exactly exactly))
+                     (should (qwen-companion-test-written-p))
+                     (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))))
+        (if exactly
+            (should-not (qwen-companion-rescue-buffers))
+          (should (string-match-p "a\\.txt does not hold what was accepted" said))
+          (qwen-companion-kept-apply)
+          (should (equal "two\n" (buffer-string))))))))
+
 (ert-deftest qwen-companion-rescue-test-no-room-to-compare ()
   "On a full disk the CLI writes nothing, and the difference needs a file."
   (qwen-companion-rescue-test-with '(("a.txt" "one\n"))

@@ -466,6 +466,9 @@ class FakeEditor:
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
         self.log.append(("released" if answerable else "shown", reason))
 
+    def written(self, proposal: Proposal, exactly: bool) -> None:
+        self.log.append(("written", "exactly" if exactly else "otherwise"))
+
     def settled(self, identifier: str) -> None:
         self.log.append(("settled", identifier))
 

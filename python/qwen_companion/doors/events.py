@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE
+from qwen_companion.json_objects import as_object
 
 AUTO = "auto"
 """The mode in which the CLI decides by itself what needs no question."""
@@ -157,6 +158,13 @@ class PostToolUse(ToolEvent):
     """A tool has run."""
 
     name = "PostToolUse"
+    tool_response: Any = None
+
+    @property
+    def new_content(self) -> str | None:
+        """The text that an edit has left in its file, with LF and without a byte order mark; None for none."""
+        found = as_object(as_object(self.tool_response).get("returnDisplay")).get("newContent")
+        return found if isinstance(found, str) else None
 
 
 class PostToolUseFailure(ToolEvent):

@@ -148,6 +148,8 @@ class HookHandler:
         if event is None or caller is None:
             return no_decision
         if isinstance(event, events.PostToolUse) and self.reviews.awaits(caller.peer.pid, event):
+            if call.shortened:
+                event = event.model_copy(update={"tool_response": None})
             return partial(self._after_edit, event, caller)
         report = self._report(event, caller)
         # Without its long texts it would tell something else.

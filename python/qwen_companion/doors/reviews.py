@@ -352,7 +352,6 @@ class HookReviews:
 
     async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
-        del self._held[held.proposal.id]
         content, path = held.content, held.path
         answer = refuse((held.decision and held.decision.reason) or REJECTED)
         if content is not None and held.facts.data is not None and content == held.facts.text:
@@ -365,6 +364,10 @@ class HookReviews:
                 self._editor.abandon(held.proposal, reason)
                 edits = " with edits" if held.is_edited else ""
                 answer = refuse(_CHANGED.format(edits=edits, path=path, reason=reason))
+        if answer == events.NO_DECISION:
+            held.is_answered = True
+        else:
+            del self._held[held.proposal.id]
         return Reply(answer, lambda: self._editor.settled(held.proposal.id))
 
     async def _answer_terminal(self, held: _Held) -> None:
@@ -418,13 +421,13 @@ class HookReviews:
                 self._end(held, "it was answered in the terminal")
 
     def awaits(self, pid: int, event: events.PostToolUse) -> bool:
-        """Return whether a review is open of the call of process `pid` that has run."""
+        """Return whether the call of process `pid` that has run is one of a review."""
         return bool(self._of_call(pid, event.tool_call_id))
 
     async def ran(self, pid: int, event: events.PostToolUse) -> str:
         """Note that a call has run; return what the model is to read with its result, "" for nothing.
 
-        If the user has accepted it with changes, its text is replaced by theirs.
+        If the user has accepted it with changes, its text is replaced by theirs; else Emacs is told how it has run.
         """
         for held in self._of_call(pid, event.tool_call_id):
             content = held.content
@@ -432,7 +435,9 @@ class HookReviews:
                 held.is_answered = True
                 self._editor.settled(held.proposal.id)
             self._end(held, "it was accepted in the terminal")
-            if content is not None and held.is_edited:
+            if content is not None and not held.is_edited and event.new_content is not None:
+                self._editor.written(held.proposal, exactly=event.new_content == _unix(content.removeprefix("\ufeff")))
+            elif content is not None and held.is_edited:
                 try:
                     proposed = held.facts.proposed.encode("utf-8")
                     await held.target.write(held.path, proposed, content.encode("utf-8"))

@@ -1116,6 +1116,14 @@ class ProposalReleased(Notification):
 
 
 @frozen
+class ProposalWritten(Notification):
+    """`proposal-written`: the CLI has written the file of an accepted proposal, `exactly` as accepted or otherwise."""
+
+    id: str
+    exactly: bool
+
+
+@frozen
 class TypeKey(_Question):
     """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has.
 

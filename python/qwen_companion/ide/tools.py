@@ -58,6 +58,10 @@ class Editor(Protocol):
         """Tell Emacs that the terminal asks about `proposal` now, and whether it is still `answerable` in Emacs."""
         ...
 
+    def written(self, proposal: Proposal, exactly: bool) -> None:
+        """Tell Emacs that the CLI has written what the user accepted of `proposal`, `exactly` or another text."""
+        ...
+
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+import hypothesis
 import pytest
 
 from qwen_companion.domain import Peer
@@ -33,6 +34,7 @@ from qwen_companion.doors.reviews import (
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision, Proposal
+from random_edits import random_edits
 from support import FakeEditor, soon
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +43,9 @@ TEXT = "one\ntwo\n"
 NEW = "one\nthree\n"
 PID = 7
 PEER = Peer(PID, "", None, "qwen", ())
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+EDITS = 5000 if hypothesis.settings().max_examples >= 1000 else 200
+"""How many random edits are tried: more by make fuzz."""
 ASKER = Asker(PEER, "session", "Qwen Code 0.24.4", LocalFiles())
 AGENT = "subagent general-purpose"
 
@@ -124,10 +129,11 @@ class Site:
                 await anyio.sleep(0.01)
         return self.told()
 
-    def run(self, call: str = "call_1") -> events.PostToolUse:
-        """Return the event after the call, which has written what it proposed."""
-        self.file.write_text(NEW)
-        return events.PostToolUse(tool_name="edit", tool_call_id=call)
+    def run(self, call: str = "call_1", text: str = NEW) -> events.PostToolUse:
+        """Return the event after the call, which has written `text`, by default what it proposed."""
+        self.file.write_text(text)
+        response = {"returnDisplay": {"newContent": text}}
+        return events.PostToolUse(tool_name="edit", tool_call_id=call, tool_response=response)
 
 
 @pytest.fixture
@@ -213,6 +219,16 @@ async def test_an_accepted_edit_is_made_by_the_cli(site: Site) -> None:
     assert site.editor.log[-1] == ("settled", proposal.id)
 
 
+@pytest.mark.parametrize(("text", "how"), [(NEW, "exactly"), ("one\nthree", "otherwise")])
+async def test_emacs_is_told_whether_the_cli_has_written_what_was_accepted(site: Site, text: str, how: str) -> None:
+    await site.reviewed(NEW)
+    event = site.run(text=text)
+    assert site.reviews.awaits(PID, event)
+    assert await site.reviews.ran(PID, event) == ""
+    assert site.editor.log[-1] == ("written", how)
+    assert not site.reviews.awaits(PID, event)
+
+
 async def test_a_rejected_edit_is_denied_with_the_users_reason(site: Site) -> None:
     assert await site.reviewed(None) == refuse(REJECTED)
     assert await site.reviewed(None, reason="not in this file") == refuse("not in this file")
@@ -274,6 +290,10 @@ async def test_several_reviews_are_held_at_once(site: Site) -> None:
 async def test_line_ends_and_marks_stay(site: Site) -> None:
     site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     assert await site.reviewed("\ufeffone\r\nthree\r\n") == {}
+    # The CLI tells the text without them.
+    assert await site.reviews.ran(PID, site.run()) == ""
+    assert site.editor.log[-1] == ("written", "exactly")
+    site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     await site.reviewed("\ufeffone\r\nfour\r\n")
     assert site.file.read_bytes() == b"\xef\xbb\xbfone\r\nfour\r\n"
 
@@ -326,23 +346,17 @@ async def test_all_places_of_a_text_are_shown(site: Site) -> None:
 
 
 async def test_what_is_shown_is_what_the_cli_writes(site: Site) -> None:
-    """Two hundred random edits: shown is what an edit by the CLI's own rules makes of the file, or nothing."""
-    chooser = random.Random(1)  # noqa: S311 - the same each time
-
-    def word() -> str:
-        return "".join(chooser.choice(["a", "b", "\n", " ", "é", "“", '"', "$&", "\\1"]) for _ in range(6))
-
+    """Shown is what a random edit by the CLI's own rules makes of the file, or nothing."""
     shown = 0
-    for number in range(200):
-        text = "".join(word() for _ in range(4))
-        ends = chooser.choice(["\n", "\r\n"])
-        site.file.write_bytes(chooser.choice(["", "\ufeff"]).encode() + text.replace("\n", ends).encode())
-        start = chooser.randrange(len(text))
-        old = chooser.choice([text[start : start + chooser.randrange(1, 9)], word()])
-        new, every = chooser.choice([word(), "", old]), chooser.random() < 0.2
-        tool = chooser.choice(["edit", "edit", "write_file"])
-        given = {"content": new} if tool == "write_file" else {"old_string": old, "new_string": new}
-        answering = asyncio.create_task(site.answer(site.edit(tool, call=f"c{number}", replace_all=every, **given)))
+    for number, edit in enumerate(random_edits(SEED, EDITS)):
+        path = site.project / f"{number}{edit.suffix}"
+        if edit.data is not None:
+            path.write_bytes(edit.data)
+        given = {"file_path": str(path), **edit.tool_input}
+        event = {"hook_event_name": "PreToolUse", "permission_mode": "auto", "tool_name": edit.tool}
+        parsed = events.parse_event(json.dumps({**event, "tool_input": given}).encode())
+        assert isinstance(parsed, PreToolUse)
+        answering = asyncio.create_task(site.answer(parsed))
         showing = asyncio.create_task(site.editor.shown.get())
         await soon(asyncio.wait([answering, showing], return_when=asyncio.FIRST_COMPLETED))
         if not showing.done():
@@ -350,24 +364,27 @@ async def test_what_is_shown_is_what_the_cli_writes(site: Site) -> None:
             assert answering.result()["hookSpecificOutput"]["permissionDecision"] == "ask"
             continue
         shown += 1
-        written = by_the_cli(site.file.read_bytes(), tool, old, new, every)
-        assert site.editor.opened[-1][2].encode() == written
+        assert site.editor.opened[-1][2].encode() == by_the_cli(edit.data, edit.tool, parsed.tool_input)
         site.reviews.decide(showing.result().id, Decision(None))
         await soon(answering)
-    assert 50 < shown < 200
+    assert EDITS / 4 < shown < EDITS
 
 
-def by_the_cli(data: bytes, tool: str, old: str, new: str, every: bool) -> bytes:
-    """Return what Qwen Code makes of a file with `data`, as its source has it."""
+def by_the_cli(data: bytes | None, tool: str, given: Mapping[str, Any]) -> bytes:
+    """Return what Qwen Code makes of a file with `data`, as its source has it; the interoperability tests compare."""
+    data = data or b""
     mark, text = (b"\xef\xbb\xbf" if data.startswith(b"\xef\xbb\xbf") else b""), data.decode("utf-8-sig")
     ends, text = "\r\n" if "\r\n" in text else "\n", text.replace("\r\n", "\n")
     if tool == "edit":
+        old, new = given["old_string"], given["new_string"]
         assert old in text
-        assert every or text.count(old) == 1
+        assert given.get("replace_all") or text.count(old) == 1 or not text
         if not new and not old.endswith("\n") and f"{old}\n" in text:
             old += "\n"
-        new = new.join(text.split(old))
-    return mark + new.replace("\n", ends).encode()
+        text = new.join(text.split(old)) if old else new
+    else:
+        text = given["content"]
+    return mark + text.replace("\n", ends).encode()
 
 
 # --- Not decided in time ---
@@ -382,7 +399,7 @@ async def test_the_terminal_asks_and_is_answered_from_emacs(hasty: Site) -> None
     hasty.terminal_asks()
     assert await hasty.wait_until_told() == [{"type": "confirmation_response", "request_id": "r", "allowed": True}]
     assert await hasty.reviews.ran(PID, hasty.run()) == ""
-    assert hasty.editor.log[-1] == ("settled", proposal.id)
+    assert hasty.editor.log[-2:] == [("settled", proposal.id), ("written", "exactly")]
 
 
 async def test_the_text_of_the_user_replaces_what_the_cli_has_written(hasty: Site) -> None:
