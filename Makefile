@@ -22,7 +22,7 @@ ALL_ELISP := $(SOURCES) $(wildcard tests/elisp/*.el tests/fuzz/*.el scripts/*.el
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop test-there matrix package robust hostile conformance servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
+.PHONY: help build emacs doctor demo screenshots reports docs test test-busy test-bare test-ert test-python test-e2e test-interop test-there matrix package robust hostile conformance configurations servers figures fuzz bench lint lint-python lint-style lint-elisp format lock clean setup setup-tests
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ setup:
 	@scripts/setup
 
 # Newcomers who want a look are not asked for what only these need.
-test test-busy test-ert test-python test-e2e test-interop test-there matrix robust hostile conformance servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots reports docs: setup-tests
+test test-busy test-ert test-python test-e2e test-interop test-there matrix robust hostile conformance configurations servers figures fuzz bench lint lint-python lint-style lint-elisp screenshots reports docs: setup-tests
 setup-tests:
 	@scripts/setup tests
 
@@ -101,6 +101,9 @@ matrix: build ## The tests with each release of Debian, Emacs and Python that ca
 
 package: ## The tar file for an archive of packages, in dist/
 	@scripts/package
+
+configurations: build ## The main job in each configuration of tests/configurations, with packages of Debian that are unpacked into .build; writes docs/configurations.org; ARGS='evil helm' runs these only
+	@$(VENV)/python tests/configurations/configurations.py $(ARGS)
 
 servers: build ## Compare the tools with what pyright, pylsp and clangd say, by eglot, lsp-mode and etags; installs those it needs into .build
 	@scripts/language-servers

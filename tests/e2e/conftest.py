@@ -10,18 +10,16 @@ them into the report.  After each test no process and no file of it may be left.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import cast
 
 import pytest
 
 from editor import EmacsError, lisp_string
 from far import LINE_PLACES, PLACES, SHARED
+from records import UNCAUGHT, keep_records, shown_records
 from sandbox import BUILD
 from serve import Serve
 from stage import Stage
@@ -36,16 +34,6 @@ ENDS_CLI = "ends_cli"
 ENDS = "ends_stage"
 RELAUNCH = "relaunches_cli"
 LOCAL = "local"
-
-UNCAUGHT = re.compile(
-    r"^error in process .*|^Error (?:running timer|during redisplay).*"
-    r"|^Error in \S*-(?:hook|functions?)(?! \(term--update-term-menu\)).*",
-    re.MULTILINE,
-)
-"""The messages of Emacs about errors outside of commands.
-
-Once there was a `term', Emacs 28 fails to update its menu where a buffer without a local keymap is selected.
-"""
 
 _reports = pytest.StashKey[list[pytest.TestReport]]()
 
@@ -167,37 +155,3 @@ def serve(stage: Stage) -> Serve:
     if not stage.serve.running:
         stage.serve.start()
     return stage.serve
-
-
-def keep_records(stage: Stage, folder: Path) -> None:
-    """Put all that explains a failure on `stage` into `folder`."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if stage.screen.running:
-        (folder / "screen.txt").write_text(stage.screen.capture())
-        (folder / "screen.ansi").write_text(stage.screen.capture(colours=True))
-    (folder / "typed.txt").write_text("\n".join(stage.screen.log) + "\n")
-    (folder / "model-requests.json").write_text(json.dumps(stage.model.bodies, indent=1))
-    (folder / "files.txt").write_text("\n".join(map(str, sorted(stage.sandbox.root.rglob("*")))))
-    if stage.emacs.running:
-        for buffer in ("*Messages*", "*qwen-companion log*", "*Warnings*", "*Backtrace*"):
-            try:
-                (folder / f"{buffer.strip('*').replace(' ', '-')}.txt").write_text(stage.emacs.buffer_text(buffer))
-            except EmacsError as error:
-                (folder / "emacs-error.txt").write_text(str(error))
-                break
-    for log in sorted(stage.sandbox.home.glob(".qwen/debug/*.txt"), key=lambda path: path.stat().st_mtime):
-        shutil.copyfile(log, folder / "qwen-debug.txt")
-
-
-def shown_records(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the records in `folder` that a report shows, each with its name; only the ends of long ones."""
-    yield "records", str(folder)
-    for name in ("typed", "screen", "Messages", "Warnings", "Backtrace", "emacs-error", "qwen-companion-log"):
-        path = folder / f"{name}.txt"
-        if path.exists() and (text := path.read_text().strip()):
-            yield name, "\n".join(text.splitlines()[-60:])
-    log = folder / "qwen-debug.txt"
-    if log.exists():
-        # A line may hold a whole request.
-        yield "log of the CLI", "\n".join(line[:300] for line in log.read_text().splitlines()[-60:])
