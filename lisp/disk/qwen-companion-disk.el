@@ -512,10 +512,10 @@ watched.")
   "A directory with watched files.
 NAME is its name with a final slash, WATCHES are those of its files.
 DESCRIPTOR is that of filenotify, nil while the directory is polled by
-TIMER; UNAVAILABLE is non-nil when it cannot be watched at all.  CLOSED
-is the descriptor of inotify for files that are closed, which filenotify
-does not know.  EVENTS counts those since the watches were notified."
-  name watches descriptor unavailable closed timer (events 0))
+TIMER; UNAVAILABLE is non-nil when it cannot be watched at all.  WRITERS
+is the descriptor of inotify for files that are opened and closed, which
+filenotify does not know.  EVENTS counts those since the watches were notified."
+  name watches descriptor unavailable writers timer (events 0))
 
 (cl-defstruct (qwen-companion-disk-watch
                (:constructor qwen-companion-disk--make-watch)
@@ -655,13 +655,14 @@ known with inotify only."
                name '(change)
                (lambda (event) (qwen-companion-disk--note-event directory event)))
               (qwen-companion-disk--directory-unavailable directory) nil
-              (qwen-companion-disk--directory-closed directory)
+              (qwen-companion-disk--directory-writers directory)
               (and (eq file-notify--library 'inotify)
                    (ignore-error file-notify-error
                      (inotify-add-watch
-                      (directory-file-name name) '(close-write)
+                      (directory-file-name name)
+                      '(create modify close-write delete moved-from moved-to)
                       (lambda (event)
-                        (qwen-companion-disk--note-closed directory event))))))
+                        (qwen-companion-disk--note-writer directory event))))))
       (file-notify-error
        (setf (qwen-companion-disk--directory-unavailable directory) t)
        (qwen-companion-disk--poll-later
@@ -681,9 +682,9 @@ known with inotify only."
   (qwen-companion-disk--forget-open-files directory))
 
 (defun qwen-companion-disk--forget-open-files (directory)
-  "Forget the open files of DIRECTORY, and stop watching for closed ones."
-  (when-let* ((descriptor (qwen-companion-disk--directory-closed directory)))
-    (setf (qwen-companion-disk--directory-closed directory) nil)
+  "Forget the open files of DIRECTORY, and stop watching for them."
+  (when-let* ((descriptor (qwen-companion-disk--directory-writers directory)))
+    (setf (qwen-companion-disk--directory-writers directory) nil)
     ;; It may be gone with its directory.
     (ignore-error file-notify-error
       (inotify-rm-watch descriptor)))
@@ -740,24 +741,27 @@ First let each watch the directories that exist now."
        (t
         (when (eq action 'renamed)
           (push (cons file new) qwen-companion-disk--renames))
-        (if (and (memq action '(created changed))
-                 (qwen-companion-disk--directory-closed directory)
-                 (gethash file qwen-companion-disk--watches))
-            (puthash file (float-time) qwen-companion-disk--open-files)
-          (remhash (or new file) qwen-companion-disk--open-files))
         (dolist (watch (gethash (or new file) qwen-companion-disk--watches))
           (when-let* ((function (qwen-companion-disk-watch-event watch)))
             (qwen-companion-disk--call function))))))))
 
-(defun qwen-companion-disk--note-closed (directory event)
-  "Note the inotify EVENT in DIRECTORY: a file was closed."
-  (pcase-let ((`(,descriptor ,_ ,name . ,_) event))
-    (when (and (equal descriptor (qwen-companion-disk--directory-closed directory))
-               (stringp name))
-      (let ((file (concat (qwen-companion-disk--directory-name directory) name)))
-        (when (gethash file qwen-companion-disk--open-files)
-          (remhash file qwen-companion-disk--open-files)
-          (qwen-companion-disk--note directory))))))
+(defun qwen-companion-disk--note-writer (directory event)
+  "Note the inotify EVENT in DIRECTORY: whether a file is open for writing.
+Filenotify calls a file `created' too that was renamed, where something
+else watches the directory; no close follows then."
+  (pcase-let* ((`(,descriptor ,actions ,name . ,_) event)
+               (file (concat (qwen-companion-disk--directory-name directory) name)))
+    (when (and (equal descriptor (qwen-companion-disk--directory-writers directory))
+               (gethash file qwen-companion-disk--watches))
+      (cond
+       ((or (memq 'modify actions)
+            (and (memq 'create actions)
+                 ;; A new name of a file that has text is a link.
+                 (eql 0 (qwen-companion-disk--size file))))
+        (puthash file (float-time) qwen-companion-disk--open-files))
+       ((gethash file qwen-companion-disk--open-files)
+        (remhash file qwen-companion-disk--open-files)
+        (qwen-companion-disk--note directory))))))
 
 (defun qwen-companion-disk--note (directory)
   "Note an event in DIRECTORY, to be processed in a moment."

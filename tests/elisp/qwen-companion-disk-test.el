@@ -297,5 +297,35 @@ KEYS are further ones of what is expected."
               (qwen-companion-test-wait-for (> calls 0)))
           (qwen-companion-disk-unwatch bad))))))
 
+(ert-deftest qwen-companion-disk-test-a-file-that-arrives-whole-is-not-being-written ()
+  "Beside another watch of the directory too, such as one for a language server.
+Filenotify then reports a rename as a new file too."
+  (qwen-companion-disk-test-with '(("a.txt" "one\n") ("else/where.txt" "two\n"))
+    (let ((other (file-notify-add-watch default-directory '(change) #'ignore)))
+      (unwind-protect
+          (dolist (arrive (list (lambda ()
+                                  (write-region "two\n" nil "a.tmp" nil 'silent)
+                                  (rename-file "a.tmp" "a.txt" t))
+                                (lambda ()
+                                  (rename-file "else/where.txt" "a.txt" t))
+                                (lambda ()
+                                  (delete-file "a.txt")
+                                  (write-region "three\n" nil "else/link.txt" nil 'silent)
+                                  (add-name-to-file "else/link.txt" "a.txt"))))
+            (let* ((written nil)
+                   (path (expand-file-name "a.txt"))
+                   (watch (qwen-companion-disk-watch path (lambda () (setq written t)))))
+              (funcall arrive)
+              (qwen-companion-test-wait-for written)
+              (should-not (qwen-companion-disk-open-p watch))
+              ;; That is known of one that is written here.
+              (let ((program (start-process-shell-command
+                              "writer" nil "exec > a.txt; echo half; read line; echo whole")))
+                (qwen-companion-test-wait-for (qwen-companion-disk-being-written-p watch))
+                (process-send-string program "\n")
+                (qwen-companion-test-wait-for (not (qwen-companion-disk-open-p watch))))
+              (qwen-companion-disk-unwatch watch)))
+        (file-notify-rm-watch other)))))
+
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here
