@@ -105,9 +105,9 @@ package: ## The tar file for an archive of packages, in dist/
 configurations: build ## The main job in each configuration of tests/configurations, with packages of Debian that are unpacked into .build; writes docs/configurations.org; ARGS='evil helm' runs these only
 	@$(VENV)/python tests/configurations/configurations.py $(ARGS)
 
-servers: build ## Compare the tools with what pyright, pylsp and clangd say, by eglot, lsp-mode and etags; installs those it needs into .build
+servers: build ## Compare the tools with what pyright, basedpyright, pylsp and clangd say, by eglot, lsp-mode and etags; installs those it needs into .build
 	@scripts/language-servers
-	@failed=; for emacs in $(EMACS) $(BUILD)/other-emacs/emacs; do for way in eglot lsp-mode etags; do for server in pyright pylsp clangd; do \
+	@failed=; for emacs in $(EMACS) $(BUILD)/other-emacs/emacs; do for way in eglot lsp-mode etags; do for server in pyright basedpyright pylsp clangd; do \
 	  $$emacs -Q --fg-daemon=servers-$$$$ -l scripts/checkout.el -L tests/elisp -L bench -l servers \
 	    --eval "(run-at-time 0.1 nil #'servers-bench \"$$way\" \"$$server\")" 2>&1 | grep '^|' | tee $(BUILD)/servers/row; \
 	  ! grep -q DIFFERS $(BUILD)/servers/row || failed=1; done; done; done; test -z "$$failed"

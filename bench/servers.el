@@ -55,6 +55,7 @@ greet_all = [greet(name) for name in (\"a\", \"b\")]
 
 
 print(greet(\"x\"), Shop().price(3))
+# pyright: standard
 "))
   "Files of a project in Python, the one that uses names last.")
 
@@ -269,19 +270,39 @@ ANSWER is the error or the items."
 
 ;;; New errors
 
+(defvar servers-bench--followed nil
+  "Milliseconds from each write to the change of the buffer.")
+
 (defun servers-bench--edit (text)
-  "Write TEXT to the file of this buffer, as an agent does, and follow it.
+  "Write TEXT to the file of this buffer, as Qwen Code does, and follow it.
 Return (MS . ITEMS), what the model is told."
   (qwen-companion-diagnostics-on-edit-begins (list :path buffer-file-name))
-  (let ((coding-system-for-write 'utf-8-unix)
-        (buffer (current-buffer)))
-    (write-region text nil buffer-file-name nil 'silent)
-    (run-at-time 0.02 nil (lambda () (with-current-buffer buffer (revert-buffer t t t))))
-    (servers-bench--call "new-problems" "path" buffer-file-name)))
+  (let* ((coding-system-for-write 'utf-8-unix)
+         (start (float-time))
+         (followed (lambda (&rest _)
+                     (push (* 1000 (- (float-time) start)) servers-bench--followed))))
+    (write-region text nil (concat buffer-file-name ".tmp") nil 'silent)
+    (rename-file (concat buffer-file-name ".tmp") buffer-file-name t)
+    (add-hook 'after-revert-hook followed nil t)
+    (unwind-protect
+        (servers-bench--call "new-problems" "path" buffer-file-name)
+      (remove-hook 'after-revert-hook followed t))))
+
+(defun servers-bench--follow ()
+  "Let the current buffer follow its file, as with a CLI connected."
+  (setq qwen-companion-roots--answer
+        (list :roots (list (directory-file-name default-directory))))
+  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
+        '((:id "1")))
+  (fset 'qwen-companion-merge-texts #'qwen-companion-test-merge-now)
+  (qwen-companion-follow-enable)
+  (qwen-companion-follow-update)
+  (qwen-companion-test-wait-for qwen-companion-follow--link))
 
 (defun servers-bench--errors (use)
   "Break and mend the file USE, and count what a model is told."
   (with-current-buffer (get-file-buffer use)
+    (servers-bench--follow)
     (let* ((good (buffer-string))
            (bad (string-replace "greet(" "greet((" good))
            (told 0) (quiet 0) (took nil))
@@ -296,18 +317,24 @@ Return (MS . ITEMS), what the model is told."
           (unless items (cl-incf quiet))))
       (servers-bench--row "new errors"
                           (= servers-bench--rounds told quiet)
-                          (format "%d of %d told, %d of %d mended ones silent, %d ms at most"
+                          (format "%d of %d told, %d of %d mended ones silent, %d ms at most; followed after %d ms, at most %d"
                                   told servers-bench--rounds quiet servers-bench--rounds
-                                  (apply #'max took))))))
+                                  (apply #'max took)
+                                  (/ (apply #'+ servers-bench--followed)
+                                     (max 1 (length servers-bench--followed)))
+                                  (apply #'max 0 servers-bench--followed))))))
 
 ;;; All together
 
 (defun servers-bench--connect (client server names)
   "Open the files NAMES; have CLIENT, \"eglot\" or \"lsp-mode\", ask SERVER."
   (let* ((here (expand-file-name "../.build/" (file-name-directory (locate-library "servers"))))
-         (command (if (equal server "pyright")
-                      (list (expand-file-name "venv/bin/pyright-langserver" here) "--stdio")
-                    (list (expand-file-name (concat "servers/bin/" server) here)))))
+         (command (pcase server
+                    ("pyright"
+                     (list (expand-file-name "venv/bin/pyright-langserver" here) "--stdio"))
+                    ("basedpyright"
+                     (list (expand-file-name "servers/bin/basedpyright-langserver" here) "--stdio"))
+                    (_ (list (expand-file-name (concat "servers/bin/" server) here))))))
     (if (equal client "eglot")
         (progn
           (unless (qwen-companion-test-load 'eglot)

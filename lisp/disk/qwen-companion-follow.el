@@ -804,10 +804,20 @@ No question is asked, whatever happens to the file meanwhile."
       (push (current-buffer) qwen-companion-follow--followed))
     (qwen-companion-follow--run-hook 'after-revert-hook)))
 
+(defconst qwen-companion-follow--reopening
+  '(eglot--signal-textDocument/didClose eglot--after-revert-hook lsp-on-revert)
+  "Functions on hooks of reverting that give a language server the text anew.
+It gets the edits themselves.  Some servers, given a text that they have
+had, report no problems in it.")
+
 (defun qwen-companion-follow--run-hook (hook)
-  "Run HOOK, one of reverting; show a message about an error in it."
+  "Run HOOK, one of reverting; show a message about an error in it.
+Language servers see an ordinary edit, see `qwen-companion-follow--reopening'."
   (condition-case err
-      (run-hooks hook)
+      (run-hook-wrapped hook (lambda (function)
+                               (unless (memq function qwen-companion-follow--reopening)
+                                 (funcall function))
+                               nil))
     (error
      (qwen-companion-backend-notice
       (format "error in `%s' of %s: %s" hook (buffer-name)

@@ -179,14 +179,20 @@ LATE."
   "Return (FILE . LINE) of OBJECT, a location or a symbol with one.
 LINE counts from 1.  FILE is nil when OBJECT has none, or none on this
 machine."
+  (let ((location (or (qwen-companion-servers-get object :location) object)))
+    (cons (qwen-companion-servers--file
+           (or (qwen-companion-servers-get location :targetUri)
+               (qwen-companion-servers-get location :uri)))
+          (qwen-companion-servers-line object))))
+
+(defun qwen-companion-servers-line (object)
+  "Return the line, from 1, of OBJECT, a location or a symbol with one.
+Return nil when it has none."
   (let* ((location (or (qwen-companion-servers-get object :location) object))
          (range (cl-some (lambda (key) (qwen-companion-servers-get location key))
                          '(:targetSelectionRange :selectionRange :range)))
          (start (and range (qwen-companion-servers-get range :start))))
-    (cons (qwen-companion-servers--file
-           (or (qwen-companion-servers-get location :targetUri)
-               (qwen-companion-servers-get location :uri)))
-          (and start (1+ (qwen-companion-servers-get start :line))))))
+    (and start (1+ (qwen-companion-servers-get start :line)))))
 
 (defun qwen-companion-servers--file (uri)
   "Return the name of the file on this machine that URI means, or nil."
@@ -221,7 +227,8 @@ The first is the least; the other is for a server that is not known yet.")
 VERSIONED is non-nil when it has said which text a report is about.  PAUSE
 is the longest time between two reports on one text, in seconds, nil when
 that was never measured.  WAITS are those that are on, by files.
-UNREPORTED has a key for each file that was opened and not reported on."
+UNREPORTED has a key for each file that was opened, or closed, and not
+reported on since."
   versioned pause (waits (make-hash-table :test #'equal))
   (unreported (make-hash-table :test #'equal)))
 
@@ -232,8 +239,10 @@ UNREPORTED has a key for each file that was opened and not reported on."
 WATCH is that of the server.  HEARD is non-nil when it has reported since
 the text has changed, and REPORTED the time of the last report if that was
 on this text.  REVERTED is non-nil when the change was a revert that is
-not known to `qwen-companion-servers-text-changed' yet.  CLEARS is non-nil
-while the report is due by which a server ends those on a closed file."
+not known to `qwen-companion-servers-text-changed' yet.  CLEARS is the
+version of the text before a revert of it that may have closed the file
+and opened it again, until the report by which the server ends the old
+ones, else nil."
   buffer file watch heard reported reverted clears)
 
 (defvar qwen-companion-servers--watches (make-hash-table :test #'eq :weakness 'key)
@@ -317,15 +326,20 @@ Return nil when that cannot be done."
   (when-let* ((watch (gethash server qwen-companion-servers--watches))
               (version (or (qwen-companion-servers-get report :version) 'none))
               (file (qwen-companion-servers--file (qwen-companion-servers-get report :uri))))
-    (remhash file (qwen-companion-servers--watch-unreported watch))
-    (when (integerp version)
-      (setf (qwen-companion-servers--watch-versioned watch) t))
-    (when-let* ((wait (gethash file (qwen-companion-servers--watch-waits watch)))
-                (buffer (qwen-companion-servers--wait-buffer wait)))
-      (when (buffer-live-p buffer)
-        (qwen-companion-servers--take-report
-         wait version
-         (zerop (length (qwen-companion-servers-get report :diagnostics))))))))
+    (let ((unreported (qwen-companion-servers--watch-unreported watch))
+          (empty (zerop (length (qwen-companion-servers-get report :diagnostics)))))
+      (when (integerp version)
+        (setf (qwen-companion-servers--watch-versioned watch) t))
+      (if (and empty
+               (not (integerp version))
+               (qwen-companion-servers--watch-versioned watch))
+          ;; The file was closed, perhaps to be opened again.
+          (puthash file t unreported)
+        (remhash file unreported))
+      (when-let* ((wait (gethash file (qwen-companion-servers--watch-waits watch)))
+                  (buffer (qwen-companion-servers--wait-buffer wait)))
+        (when (buffer-live-p buffer)
+          (qwen-companion-servers--take-report wait version empty))))))
 
 (defun qwen-companion-servers--take-report (wait version empty)
   "Note in WAIT a report on the text VERSION, `none' when it names none.
@@ -336,11 +350,13 @@ which names no version, and reports on the new text later."
   (let* ((watch (qwen-companion-servers--wait-watch wait))
          (now (float-time))
          (last (qwen-companion-servers--wait-reported wait))
-         (current (cond ((integerp version)
-                         (>= version (with-current-buffer (qwen-companion-servers--wait-buffer wait)
-                                       (cdr (qwen-companion-servers--document)))))
+         (clears (qwen-companion-servers--wait-clears wait))
+         (document (lambda ()
+                     (with-current-buffer (qwen-companion-servers--wait-buffer wait)
+                       (cdr (qwen-companion-servers--document)))))
+         (current (cond ((integerp version) (>= version (funcall document)))
                         ((qwen-companion-servers--watch-versioned watch) nil)
-                        (t (not (and empty (qwen-companion-servers--wait-clears wait)))))))
+                        (t (not (and empty clears (<= (funcall document) clears)))))))
     (when empty
       (setf (qwen-companion-servers--wait-clears wait) nil))
     (when (and current last)
@@ -370,7 +386,9 @@ none whose reports can be seen."
     (setf (qwen-companion-servers--wait-heard wait) nil
           (qwen-companion-servers--wait-reported wait) nil
           (qwen-companion-servers--wait-reverted wait) t
-          (qwen-companion-servers--wait-clears wait) (qwen-companion-servers--eglot-p))))
+          (qwen-companion-servers--wait-clears wait)
+          (and (qwen-companion-servers--eglot-p)
+               (cdr (qwen-companion-servers--document))))))
 
 (defun qwen-companion-servers-text-changed (wait)
   "Forget what was reported for WAIT, unless a revert has done that."

@@ -272,6 +272,26 @@ What the server says of the new text comes after that, perhaps in steps."
       (qwen-companion-test-wait-for (not (string-search "has not been checked yet" (told)))))
     (kill-buffer)))
 
+(ert-deftest qwen-companion-diagnostics-test-a-file-that-is-opened-again ()
+  "When it is closed, a server ends its reports, which does not mean no problems."
+  (skip-unless (qwen-companion-test-load 'eglot))
+  (qwen-companion-diagnostics-test--visiting "x = 1\nbad\n"
+    (qwen-companion-servers-enable)
+    (qwen-companion-test-language-server :versions t :reports [0.3])
+    (flymake-start)
+    (cl-flet ((told ()
+                (qwen-companion-diagnostics-test--call "diagnostics" buffer-file-name)
+                (format "%S" (qwen-companion-diagnostics-test--answer))))
+      (qwen-companion-test-wait-for (string-search "Bad" (told)))
+      (revert-buffer t t t)
+      (qwen-companion-test-wait-for (not (string-search "Bad" (told))))
+      (should (string-search "has not been checked yet" (told)))
+      (qwen-companion-test-wait-for
+       (let ((told (told)))
+         (should-not (string-search "No problems" told))
+         (string-search "Bad" told))))
+    (kill-buffer)))
+
 (ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
   "With a stand-in for lsp-mode and its server.
 When Flymake starts, it reports what it knew; what the server says of the

@@ -382,6 +382,24 @@ visits and that has changed."
         ;; Emacs asks again when the user edits it.
         (should-not (verify-visited-file-modtime))))))
 
+(ert-deftest qwen-companion-follow-test-a-language-server-sees-an-edit ()
+  "It gets the change only: some report nothing on a text they are given again."
+  (let ((called nil)
+        (changed nil))
+    (cl-letf (((symbol-function 'eglot--signal-textDocument/didClose)
+               (lambda () (push 'closed called)))
+              ((symbol-function 'eglot--after-revert-hook)
+               (lambda () (push 'opened called))))
+      (qwen-companion-follow-test-visiting "one\n"
+        (add-hook 'before-revert-hook 'eglot--signal-textDocument/didClose nil t)
+        (add-hook 'after-revert-hook 'eglot--after-revert-hook nil t)
+        (add-hook 'after-revert-hook (lambda () (push 'other called)) nil t)
+        (add-hook 'after-change-functions (lambda (&rest _) (setq changed t)) nil t)
+        (qwen-companion-follow-test-written "a.txt" "two\n"
+          (should (equal "two\n" (buffer-string))))))
+    (should changed)
+    (should (equal '(other) called))))
+
 (ert-deftest qwen-companion-follow-test-with-global-auto-revert ()
   "The first of the two to notice a change leaves the other nothing to do."
   (dolist (first '(follow auto-revert))
