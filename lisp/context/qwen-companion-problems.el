@@ -19,6 +19,7 @@
 (declare-function flymake-diagnostic-text "flymake" (diag) t)
 (declare-function flymake-diagnostic-type "flymake" (cl-x) t)
 (declare-function flymake-diagnostics "flymake" (&optional beg end))
+(declare-function flymake-disabled-backends "flymake" ())
 (declare-function flymake-reporting-backends "flymake" ())
 (declare-function flymake-running-backends "flymake" ())
 (declare-function flycheck-running-p "ext:flycheck" ())
@@ -47,10 +48,17 @@ name."
   "Return non-nil when a check of the current buffer has not reported yet."
   (or (and (bound-and-true-p flymake-mode)
            (let ((running (flymake-running-backends)))
-             (or (null running)
+             (or (not (or running (qwen-companion-problems-disabled)))
                  (cl-set-difference running (flymake-reporting-backends)))))
       (and (bound-and-true-p flycheck-mode)
            (flycheck-running-p))))
+
+(defun qwen-companion-problems-disabled ()
+  "Return the names of the checkers that Flymake has disabled in this buffer.
+Leave out one of older versions, which fails in most modes."
+  (and (bound-and-true-p flymake-mode)
+       (mapcar #'qwen-companion-problems--source
+               (remq 'flymake-proc-legacy-flymake (flymake-disabled-backends)))))
 
 (defun qwen-companion-problems (&optional start end)
   "Return the problems in the current buffer, the worst first, then by line.
@@ -89,14 +97,18 @@ With START and END, return those that lie at least in part between them."
      :line (line-number-at-pos start t)
      :column (save-excursion (goto-char start)
                              (1+ (- start (line-beginning-position))))
-     ;; That of Eglot is `eglot-flymake-backend'.
-     :source (if (symbolp backend)
-                 (string-join (cl-set-difference (split-string (symbol-name backend) "-" t)
-                                                 '("nil" "flymake" "backend")
-                                                 :test #'equal)
-                              "-")
-               "")
+     :source (qwen-companion-problems--source backend)
      :message (flymake-diagnostic-text diagnostic))))
+
+(defun qwen-companion-problems--source (backend)
+  "Return the name of BACKEND, a function of Flymake, \"\" for a closure.
+That of Eglot is `eglot-flymake-backend'."
+  (if (symbolp backend)
+      (string-join (cl-set-difference (split-string (symbol-name backend) "-" t)
+                                      '("nil" "flymake" "backend")
+                                      :test #'equal)
+                   "-")
+    ""))
 
 (defun qwen-companion-problems--level (type)
   "Return the severity of the TYPE of a diagnostic of Flymake, a number."

@@ -21,6 +21,7 @@
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
+(require 'qwen-companion-problems)
 (require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
@@ -72,6 +73,19 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                     (format "M-x byte-recompile-directory RET %s"
                             (abbreviate-file-name (file-name-directory (car sources)))))
             (list "pass" "Compiled files" "up to date" "")))))
+
+(defun qwen-companion-doctor--checkers ()
+  "Return the check of Flymake's checkers in all buffers."
+  (if-let* ((disabled (cl-loop for buffer in (buffer-list)
+                               append (with-current-buffer buffer
+                                        (qwen-companion-problems-disabled)))))
+      (list "warn" "Checkers"
+            (concat "disabled by Flymake: " (string-join (seq-uniq disabled) ", "))
+            (concat (if (boundp 'trusted-content)
+                        "`trusted-content' lets Emacs compile Lisp of yours; "
+                      "")
+                    "M-x flymake-switch-to-log-buffer has the reason"))
+    (list "pass" "Checkers" "Flymake has disabled none" "")))
 
 (defun qwen-companion-doctor--companion ()
   "Return the results for the mode, its roots, sessions and context."
@@ -325,6 +339,7 @@ Info node `(qwen-companion)When something does not work' is about it.
     (delete-process qwen-companion-doctor--process))
   (setq qwen-companion-doctor--checks
         (reverse (append (qwen-companion-doctor--emacs)
+                         (list (qwen-companion-doctor--checkers))
                          (qwen-companion-doctor--companion))))
   (qwen-companion-doctor--start)
   (qwen-companion-doctor--show))

@@ -485,11 +485,17 @@ A language server that has the file is asked, else imenu."
               (qwen-companion-diagnostics-place problem buffer-file-name))
             (qwen-companion-problems))))
 
-(defun qwen-companion-tools-read--unchecked-p (buffer)
-  "Return non-nil when a checker of BUFFER, or its server, has not reported yet."
+(defun qwen-companion-tools-read--unchecked (buffer)
+  "Return the end of a sentence about the checks that BUFFER lacks, or nil."
   (with-current-buffer buffer
-    (or (qwen-companion-problems-pending-p)
-        (qwen-companion-servers-unreported-p))))
+    (let ((disabled (qwen-companion-problems-disabled)))
+      (cond
+       ((or (qwen-companion-problems-pending-p)
+            (qwen-companion-servers-unreported-p))
+        "has not been checked yet")
+       (disabled
+        (format "has not been checked by %s, which is disabled in Emacs"
+                (string-join disabled ", ")))))))
 
 (defun qwen-companion-tools-read--compile-problems ()
   "Return the problems that the last compilation has reported."
@@ -540,9 +546,9 @@ A language server that has the file is asked, else imenu."
     (with-current-buffer (qwen-companion-tools-buffer path)
       (unless (qwen-companion-problems-checked-p)
         (user-error "Nothing checks %s in Emacs; run a checker yourself" path))
-      (or (qwen-companion-tools-read--file-problems (current-buffer))
-          (if (qwen-companion-tools-read--unchecked-p (current-buffer))
-              (format "%s has not been checked yet." path)
+      (let ((unchecked (qwen-companion-tools-read--unchecked (current-buffer))))
+        (or (append (qwen-companion-tools-read--file-problems (current-buffer))
+                    (and unchecked (list (format "%s %s." path unchecked))))
             (format "No problems in %s." path)))))
    (t
     (let ((checked (cl-remove-if-not
@@ -557,16 +563,17 @@ A language server that has the file is asked, else imenu."
 (defun qwen-companion-tools-read--problems-of-all (buffers)
   "Return the problems in BUFFERS as an answer, and which have not been checked."
   (let ((problems (mapcan #'qwen-companion-tools-read--file-problems buffers))
-        (pending (cl-remove-if-not #'qwen-companion-tools-read--unchecked-p buffers)))
+        (unchecked (cl-loop for buffer in buffers
+                            for text = (qwen-companion-tools-read--unchecked buffer)
+                            when text
+                            collect (qwen-companion-tools-place
+                                     (buffer-file-name buffer) nil nil text))))
     (append
      (or problems
-         (and (length> buffers (length pending))
+         (and (length> buffers (length unchecked))
               (list (format "No problems in %d open files that Emacs has checked."
-                            (- (length buffers) (length pending))))))
-     (mapcar (lambda (buffer)
-               (qwen-companion-tools-place (buffer-file-name buffer) nil nil
-                                           "has not been checked yet"))
-             pending))))
+                            (- (length buffers) (length unchecked))))))
+     unchecked)))
 
 ;;; Texts
 

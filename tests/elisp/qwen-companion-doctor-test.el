@@ -113,6 +113,20 @@ and the tests of the Python part do it."
       (should (member '("pass" "Context" "sent: open files 2, current ones 1" "") checks))
       (should-not (string-match-p "salary\\|hidden" (format "%s" checks))))))
 
+(ert-deftest qwen-companion-doctor-test-disabled-checkers ()
+  "Emacs 30 disables the one that compiles a Lisp file that is not trusted."
+  (qwen-companion-test-with-files '(("a.el" "(car)\n"))
+    (should (equal "pass" (car (qwen-companion-doctor--checkers))))
+    (with-current-buffer (find-file-noselect "a.el")
+      (setq-local flymake-diagnostic-functions
+                  (list (defun qwen-companion-doctor-test--check (&rest _)
+                          (error "Not trusted"))))
+      (flymake-mode)
+      (flymake-start)
+      (should (equal '("warn" "Checkers"
+                       "disabled by Flymake: qwen-companion-doctor-test-check")
+                     (seq-take (qwen-companion-doctor--checkers) 3))))))
+
 (ert-deftest qwen-companion-doctor-test-terminals ()
   "Emacs tells the Python part of the live terminals with CLIs."
   (qwen-companion-test-with-files nil

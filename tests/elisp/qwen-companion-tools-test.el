@@ -535,6 +535,18 @@ EXPECTED is a part of the error, or all items, as calling returns them."
          `(((2 "error: Bad two (qwen-companion-tools-test-check)") (1 "note: Odd one (qwen-companion-tools-test-check)"))
            "diagnostics" "path" ,path))
         (should (equal 2 (length (qwen-companion-tools-test--call "diagnostics"))))
+        ;; Emacs disables one that fails, as 30 does with the compiler of Lisp in a file not trusted.
+        (add-hook 'flymake-diagnostic-functions #'qwen-companion-tools-test--broken-check nil t)
+        (flymake-start)
+        (let ((unchecked "has not been checked by qwen-companion-tools-test-broken-check, which is disabled in Emacs"))
+          (should (member (format "%s %s." path unchecked)
+                          (qwen-companion-tools-test--call "diagnostics" "path" path)))
+          (erase-buffer)
+          (flymake-start)
+          (qwen-companion-tools-test--expect
+           `((,(format "%s %s." path unchecked)) "diagnostics" "path" ,path)
+           `(((nil ,unchecked)) "diagnostics")))
+        (set-buffer-modified-p nil)
         (flymake-mode -1))
       (find-file-noselect other)
       (qwen-companion-tools-test--expect `("Nothing checks" "diagnostics" "path" ,other)
@@ -551,6 +563,10 @@ EXPECTED is a part of the error, or all items, as calling returns them."
                                (if (equal (match-string 0) "one") :note :error)
                                (concat (if (equal (match-string 0) "one") "Odd " "Bad ")
                                        (match-string 0)))))))
+
+(defun qwen-companion-tools-test--broken-check (&rest _)
+  "Fail, as a checker of flymake."
+  (error "Broken"))
 
 (ert-deftest qwen-companion-tools-test-output-and-problems-of-a-compilation ()
   (qwen-companion-tools-test--with '(("a.c" "x\n"))
