@@ -175,6 +175,18 @@ LATE."
 
 ;;; Answers
 
+(defconst qwen-companion-servers--slow-size 20000
+  "Characters of a text whose list of symbols is long.")
+
+(defun qwen-companion-servers-slow-p ()
+  "Return non-nil when a list of the current buffer's symbols would keep Emacs.
+Before Emacs 30, eglot prints each answer into a log, which takes a second
+for a thousand symbols."
+  (and (qwen-companion-servers--eglot-p)
+       (> (buffer-size) qwen-companion-servers--slow-size)
+       (version< emacs-version "30")
+       (not (eql 0 (bound-and-true-p eglot-events-buffer-size)))))
+
 (defun qwen-companion-servers-place (object)
   "Return (FILE . LINE) of OBJECT, a location or a symbol with one.
 LINE counts from 1.  FILE is nil when OBJECT has none, or none on this

@@ -170,24 +170,32 @@ first.  With PATH, these are buffers in the major mode of that file."
 ;;; Places
 
 (defconst qwen-companion-tools-read--slice 0.003
-  "Seconds that Emacs is kept at a time by reading the files of places.")
+  "Seconds that Emacs is kept at a time by making a long answer.")
 
 (defconst qwen-companion-tools-read--look-size (* 256 1024)
   "How many bytes of a file that is not open are read for a line in it.")
 
+(defun qwen-companion-tools-read--in-slices (function items finish)
+  "Call FUNCTION with each of ITEMS, and FINISH, now or later, with the values.
+The values are lists, which are concatenated."
+  (let ((found nil))
+    (cl-labels ((go-on ()
+                  (let ((end (+ (float-time) qwen-companion-tools-read--slice)))
+                    (while (and items
+                                (progn
+                                  (dolist (value (funcall function (pop items)))
+                                    (push value found))
+                                  (< (float-time) end))))
+                    (if items
+                        (run-at-time 0 nil #'qwen-companion-timers-call #'go-on)
+                      (funcall finish (nreverse found))))))
+      (go-on))))
+
 (defun qwen-companion-tools-read--with-lines (places finish)
   "Call FINISH, now or later, with PLACES as parts of an answer.
 Each of PLACES is (FILE . LINE); its text is that line."
-  (let ((groups (seq-group-by #'car places))
-        (found nil))
-    (cl-labels ((go-on ()
-                  (let ((end (+ (float-time) qwen-companion-tools-read--slice)))
-                    (while (and groups (< (float-time) end))
-                      (setq found (nconc found (qwen-companion-tools-read--lines-of (pop groups)))))
-                    (if groups
-                        (run-at-time 0 nil #'qwen-companion-timers-call #'go-on)
-                      (funcall finish found)))))
-      (go-on))))
+  (qwen-companion-tools-read--in-slices
+   #'qwen-companion-tools-read--lines-of (seq-group-by #'car places) finish))
 
 (defun qwen-companion-tools-read--lines-of (group)
   "Return GROUP as parts of an answer: (FILE . PLACES), as above."
@@ -398,62 +406,97 @@ Unlike a search in files, it leaves out other things of the same name."
 
 (defun qwen-companion-tools-read--index (path)
   "Return the symbols of the file PATH as an answer.
-A language server that has the file is asked, else imenu."
+A language server that has the file is asked, else imenu.  That gives way
+to keys, so a server is not asked where its answer would not."
   (require 'imenu)
   (require 'xref)
   (qwen-companion-tools-read--with-text path
-    (if (and buffer-file-name (qwen-companion-tools-read--server))
+    (if (and buffer-file-name
+             (qwen-companion-tools-read--server)
+             (not (qwen-companion-servers-slow-p)))
         (qwen-companion-tools-read--later
          (lambda (answer)
            (let ((name (qwen-companion-servers-name)))
              (qwen-companion-servers-ask
               :textDocument/documentSymbol nil
               (lambda (result)
-                (funcall answer
-                         (lambda ()
-                           (or (qwen-companion-tools-read--by-line
-                                (qwen-companion-tools-read--symbols
-                                 (funcall result) path nil))
-                               (format "%s knows no symbol in %s." name path)))))))))
-      (let ((index (condition-case nil
-                       (funcall imenu-create-index-function)
-                     (imenu-unavailable
-                      (user-error "Emacs knows no structure of files like %s" path)))))
-        (or (qwen-companion-tools-read--by-line
-             (qwen-companion-tools-read--flatten index path nil))
-            (format "Emacs, by the words in it, finds no definition in %s." path))))))
+                (condition-case nil
+                    (qwen-companion-tools-read--in-slices
+                     (apply-partially #'qwen-companion-tools-read--symbol-places path)
+                     (qwen-companion-tools-read--symbols (funcall result) nil)
+                     (lambda (places)
+                       (funcall answer
+                                (or (qwen-companion-tools-read--by-line places)
+                                    (format "%s knows no symbol in %s." name path)))))
+                  (user-error (funcall answer result))))))))
+      (or (qwen-companion-tools-read--at-lines
+           (qwen-companion-tools-read--imenu path) path)
+          (format "Emacs, by the words in it, finds no definition in %s." path)))))
+
+(defun qwen-companion-tools-read--imenu (path)
+  "Return the entries of imenu for the current buffer, which has the text of PATH.
+Each is (POSITION . NAME).  Where a language server would be asked, the
+major mode looks for them."
+  (if (and buffer-file-name (qwen-companion-servers-current))
+      (let ((buffer (current-buffer)))
+        (with-temp-buffer
+          (insert-buffer-substring-no-properties buffer)
+          (qwen-companion-untrusted-set-major-mode path)
+          (qwen-companion-tools-read--imenu path)))
+    (condition-case nil
+        (qwen-companion-tools-read--flatten (funcall imenu-create-index-function) nil)
+      (imenu-unavailable
+       (user-error "Emacs knows no structure of files like %s" path)))))
 
 (defun qwen-companion-tools-read--by-line (places)
   "Return PLACES, parts of an answer, sorted by their lines."
   (cl-stable-sort places #'< :key (lambda (place) (or (plist-get place :line) 0))))
 
-(defun qwen-companion-tools-read--symbols (found path parents)
-  "Return the symbols FOUND by a server in the file PATH, below the names PARENTS."
+(defun qwen-companion-tools-read--symbols (found parents)
+  "Return the symbols FOUND by a server, and those in them, below PARENTS.
+Each is (NAMES . SYMBOL), NAMES being its own and before that its parents'."
   (cl-loop for symbol in (qwen-companion-servers-list found)
            for container = (qwen-companion-servers-get symbol :containerName)
            for names = (append parents
                                (and (not parents) container (not (string-empty-p container))
                                     (list container))
                                (list (qwen-companion-servers-get symbol :name)))
-           collect (qwen-companion-tools-place
-                    path (cdr (qwen-companion-servers-place symbol)) nil
-                    (format "%s (%s)" (string-join names " > ")
-                            (qwen-companion-servers-kind symbol)))
-           append (qwen-companion-tools-read--symbols
-                   (qwen-companion-servers-get symbol :children) path names)))
+           collect (cons names symbol)
+           nconc (qwen-companion-tools-read--symbols
+                  (qwen-companion-servers-get symbol :children) names)))
 
-(defun qwen-companion-tools-read--flatten (index path parents)
-  "Return the entries of the imenu INDEX of PATH, below the names PARENTS."
+(defun qwen-companion-tools-read--symbol-places (path named)
+  "Return a list with the part of an answer for NAMED, a symbol of the file PATH.
+NAMED is (NAMES . SYMBOL), see `qwen-companion-tools-read--symbols'."
+  (list (qwen-companion-tools-place
+         path (qwen-companion-servers-line (cdr named)) nil
+         (format "%s (%s)" (string-join (car named) " > ")
+                 (qwen-companion-servers-kind (cdr named))))))
+
+(defun qwen-companion-tools-read--flatten (index parents)
+  "Return the entries of the imenu INDEX, below the names PARENTS.
+Each is (POSITION . NAME)."
   (cl-loop for (name . rest) in index
-           for names = (cons name parents)
+           for names = (cons (substring-no-properties name) parents)
+           for position = (qwen-companion-tools-read--position rest)
            when (and (consp rest) (consp (car rest)))
-           append (qwen-companion-tools-read--flatten rest path names)
-           else when (qwen-companion-tools-read--position rest)
-           collect (qwen-companion-tools-place
-                    path
-                    (line-number-at-pos (qwen-companion-tools-read--position rest) t)
-                    nil
-                    (string-join (reverse (mapcar #'substring-no-properties names)) " > "))))
+           nconc (qwen-companion-tools-read--flatten rest names)
+           else when position
+           collect (cons position (string-join (reverse names) " > "))))
+
+(defun qwen-companion-tools-read--at-lines (entries path)
+  "Return ENTRIES, (POSITION . NAME) in the current buffer, sorted.
+Each becomes a part of an answer about the file PATH.  Lines are counted
+from one entry to the next."
+  (goto-char (point-min))
+  (let ((line 1))
+    (mapcar (pcase-lambda (`(,position . ,name))
+              (let ((start (point)))
+                (goto-char position)
+                (forward-line 0)
+                (cl-incf line (count-lines start (point))))
+              (qwen-companion-tools-place path line nil name))
+            (cl-stable-sort entries #'< :key #'car))))
 
 (defun qwen-companion-tools-read--position (value)
   "Return the position that VALUE of an entry of imenu means, nil for none."

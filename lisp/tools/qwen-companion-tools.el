@@ -347,20 +347,27 @@ Return nil."
 
 (defun qwen-companion-tools--answer (id value)
   "Return a tool's VALUE as the answer to the call ID."
-  (pcase-let* ((`(,most . ,room) qwen-companion-tools--limits)
-               (items (if (listp value) value (list value)))
-               (hidden 0)
-               (more 0)
-               (sent nil))
-    (dolist (item items)
-      (let ((item (qwen-companion-tools--item item)))
-        (cond ((qwen-companion-tools--hidden-p item) (cl-incf hidden))
-              ((or (<= most 0) (and sent (< room (length (plist-get item :text)))))
-               (setq most 0)
-               (cl-incf more))
-              (t (cl-decf most)
-                 (cl-decf room (length (plist-get item :text)))
-                 (push item sent)))))
+  (pcase-let ((`(,most . ,room) qwen-companion-tools--limits)
+              ;; Most long answers are about one file.
+              (path nil)
+              (hides nil)
+              (hidden 0)
+              (more 0)
+              (sent nil))
+    (dolist (item (if (listp value) value (list value)))
+      (let ((about (and (consp item) (plist-get item :path))))
+        (unless (equal path about)
+          (setq path about
+                hides (and about (qwen-companion-tools--hidden-p about)))))
+      (if hides
+          (cl-incf hidden)
+        (let ((item (and (> most 0) (qwen-companion-tools--item item))))
+          (if (and item (or (not sent) (>= room (length (plist-get item :text)))))
+              (progn (cl-decf most)
+                     (cl-decf room (length (plist-get item :text)))
+                     (push item sent))
+            (setq most 0)
+            (cl-incf more)))))
     (list :id id :items (nreverse sent) :more more :hidden hidden)))
 
 (defun qwen-companion-tools--item (item)
@@ -387,12 +394,11 @@ Return nil."
                                (decode-coding-string text 'utf-8-unix t)))
                             t t))
 
-(defun qwen-companion-tools--hidden-p (item)
-  "Return non-nil when ITEM of an answer is about a file that the user hides."
-  (when-let* ((path (plist-get item :path)))
-    (or (and (file-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
-        (when-let* ((buffer (get-file-buffer path)))
-          (qwen-companion-privacy-secret-p buffer)))))
+(defun qwen-companion-tools--hidden-p (path)
+  "Return non-nil when PATH, a file in an answer, is one that the user hides."
+  (or (and (file-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
+      (when-let* ((buffer (get-file-buffer path)))
+        (qwen-companion-privacy-secret-p buffer))))
 
 (provide 'qwen-companion-tools)
 ;;; qwen-companion-tools.el ends here

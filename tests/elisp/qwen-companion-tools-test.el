@@ -21,6 +21,8 @@
 
 (defvar qwen-companion-tools-test--id 0)
 
+(defvar eglot-events-buffer-size)
+
 (defun qwen-companion-tools-test--begin (name arguments &optional seconds)
   "Have the tool NAME called with ARGUMENTS; return the number of the call.
 Somebody waits for the answer for SECONDS."
@@ -475,6 +477,35 @@ EXPECTED is a part of the error, or all items, as calling returns them."
                                          "hover" "path" path "line" 6 "symbol" "greet")))))
         ;; Eglot ends a server also when it is too busy to answer in time.
         (ignore-error jsonrpc-error (kill-buffer))))))
+
+(ert-deftest qwen-companion-tools-test-many-symbols-of-a-server-come-in-slices ()
+  "Between them Emacs handles keys."
+  (skip-unless (qwen-companion-test-load 'eglot))
+  (qwen-companion-tools-test--with '(("a.py" "x = 1\n"))
+    (with-current-buffer (find-file-noselect "a.py")
+      (qwen-companion-test-language-server
+       :capabilities '(:documentSymbolProvider t)
+       :answers (list :textDocument/documentSymbol
+                      (list :result (vconcat (cl-loop for line below 100
+                                                      for range = (list :start (list :line line :character 0)
+                                                                        :end (list :line line :character 1))
+                                                      collect (list :name (format "f%d" line) :kind 12
+                                                                    :range range :selectionRange range))))))
+      (let ((qwen-companion-tools-read--slice 0))
+        (qwen-companion-test-counting slices 'qwen-companion-timers-call
+          (let ((found (qwen-companion-tools-test--call "symbols" "path" buffer-file-name)))
+            (should (equal '(1 "f0 (function)") (car found)))
+            (should (equal '(100 "f99 (function)") (car (last found)))))
+          (should (< 90 slices))))
+      ;; In a long text, imenu does it where eglot would print the answer into a log.
+      (erase-buffer)
+      (insert (make-string 20000 ?\n) "def last():\n    pass\n")
+      (let ((eglot-events-buffer-size 1000)
+            (emacs-version "28.2"))
+        (qwen-companion-tools-test--expect
+         `(((20001 "last (def)")) "symbols" "path" ,buffer-file-name)))
+      (set-buffer-modified-p nil)
+      (ignore-error jsonrpc-error (kill-buffer)))))
 
 (ert-deftest qwen-companion-tools-test-a-server-without-an-answer-is-not-one-that-found-nothing ()
   (skip-unless (qwen-companion-test-load 'eglot))
