@@ -146,6 +146,10 @@ PATH nil means all files of GROUP."
          (kinds (mapcar #'qwen-companion-changed-file-kind files)))
     (unless files
       (user-error "No file was changed here"))
+    (unless (or undo
+                (cl-some (apply-partially #'qwen-companion-changes-undo--undone-p group)
+                         files))
+      (user-error "%s" (cdr (qwen-companion-changes-undo--words undo))))
     (qwen-companion-undo-confirm
      paths (if undo "undo" "bring back")
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
@@ -166,6 +170,21 @@ PATH nil means all files of GROUP."
       (qwen-companion-changes-items-update)
       (qwen-companion-changes-undo-report
        results (length files) (qwen-companion-changes-undo--words undo)))))
+
+(defun qwen-companion-changes-undo--undone-p (group file)
+  "Return nil when nothing of FILE in GROUP is undone, as far as is known at once."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (view (and (not (file-remote-p path))
+                    ;; A directory may be in its place.
+                    (ignore-error (file-error user-error)
+                      (qwen-companion-changes-items-await-view group path))))
+         (changes (and view
+                       (eq 'ready (qwen-companion-changes-file-state view))
+                       (qwen-companion-changes-file-changes view))))
+    (or (cl-some #'qwen-companion-hunks-change-text changes)
+        (if (eq 'renamed (qwen-companion-changed-file-kind file))
+            (not (file-exists-p path))
+          (or (null changes) (qwen-companion-changed-file-mode file))))))
 
 (defconst qwen-companion-changes-undo--kept-from (* 100 1024 1024)
   "Bytes of files from which on it is said that the journal keeps them.")

@@ -517,7 +517,10 @@ It gets the buffer, and the bytes before and after that."
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-goto "Undo \"Prompt of one\"")
         (should (string-match-p "you  Undo" (buffer-substring (point) (line-end-position))))
+        ;; What cannot be done is not asked about.
         (setq questions nil)
+        (qwen-companion-test-refused "not undone" (qwen-companion-test-press "u"))
+        (should-not questions)
         (qwen-companion-test-press "k")
         (should (= 1 (length questions)))
         (qwen-companion-changes-test-settle)
