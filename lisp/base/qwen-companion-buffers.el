@@ -65,6 +65,12 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
       (skip-chars-forward "[:ascii:]")
       (eobp))))
 
+(defun qwen-companion-buffers-require-mode (mode)
+  "Signal a `user-error' unless MODE, major or minor, is that of this buffer."
+  (unless (or (derived-mode-p mode)
+              (and (boundp mode) (symbol-value mode)))
+    (user-error "This works in buffers with `%s' only" mode)))
+
 (defun qwen-companion-buffers-in-mode (name mode)
   "Return the buffer NAME, made if need be, in the major MODE."
   (with-current-buffer (get-buffer-create name)

@@ -158,8 +158,11 @@ header line shows those that it leaves."
     (qwen-companion-meow-keep-keys)))
 
 (defun qwen-companion-header--map ()
-  "Return the keymap of the current major mode."
-  (symbol-value (intern (format "%s-map" major-mode))))
+  "Return the keymap of the current major mode, or signal a `user-error'."
+  (let ((map (intern (format "%s-map" major-mode))))
+    (if (boundp map)
+        (symbol-value map)
+      (user-error "This buffer has no keys of its own"))))
 
 ;;; Clicks and context menus
 

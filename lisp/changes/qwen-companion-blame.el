@@ -415,7 +415,7 @@ type is yours in the next pause."
 (defun qwen-companion-blame-next (&optional count turn)
   "Go to the next lines of another author, or COUNT of them on.
 With TURN, go to lines of that one only."
-  (interactive "p")
+  (interactive "p" qwen-companion-blame-mode)
   (let* ((count (or count 1))
          (line (line-number-at-pos nil t))
          (starts (cl-loop for index from 0 below (length qwen-companion-blame--numbers) by 3
@@ -432,17 +432,17 @@ With TURN, go to lines of that one only."
 
 (defun qwen-companion-blame-previous (&optional count)
   "Go to the previous lines of another author, or COUNT of them back."
-  (interactive "p")
+  (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next (- (or count 1))))
 
 (defun qwen-companion-blame-next-of-turn (&optional count)
   "Go to the next lines of the turn of this line, or COUNT of them on."
-  (interactive "p")
+  (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next (or count 1) (qwen-companion-blame--turn-at-point)))
 
 (defun qwen-companion-blame-previous-of-turn (&optional count)
   "Go to the previous lines of the turn of this line, or COUNT of them back."
-  (interactive "p")
+  (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next-of-turn (- (or count 1))))
 
 (defun qwen-companion-blame--turn-at-point ()
@@ -453,13 +453,13 @@ With TURN, go to lines of that one only."
 
 (defun qwen-companion-blame-show-turn ()
   "Show the turn that wrote the line at point, or that you wrote over."
-  (interactive)
+  (interactive nil qwen-companion-blame-mode)
   (qwen-companion-changes-show-turn (qwen-companion-blame--turn-at-point)
                                     (qwen-companion-blame--path)))
 
 (defun qwen-companion-blame-copy-prompt ()
   "Copy the prompt of the line at point, or the region if it is active."
-  (interactive)
+  (interactive nil qwen-companion-blame-mode)
   (if (use-region-p)
       (call-interactively #'kill-ring-save)
     (kill-new (cdr (qwen-companion-journal-prompt (qwen-companion-blame--turn-at-point))))

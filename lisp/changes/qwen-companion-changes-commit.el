@@ -105,8 +105,11 @@ What is undone is left out."
 (defun qwen-companion-changes-write-patch (file)
   "Write the hunk, region, file or turn at point as a patch into FILE.
 It is for `git apply', byte for byte; what is undone is left out."
-  (interactive (list (read-file-name "Write the patch into: " nil nil nil "turn.patch"))
-               qwen-companion-changes-mode)
+  (interactive
+   (progn
+     (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
+     (list (read-file-name "Write the patch into: " nil nil nil "turn.patch")))
+   qwen-companion-changes-mode)
   (let ((patch (qwen-companion-changes-commit--patch))
         (coding-system-for-write 'no-conversion))
     (write-region patch nil file nil nil nil t)))

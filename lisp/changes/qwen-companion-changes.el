@@ -171,6 +171,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 
 (defun qwen-companion-changes--show (scope &optional root)
   "Show SCOPE, see `qwen-companion-changes-items-scope', of ROOT or of all."
+  (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
   (unless (equal (cons scope root)
                  (cons qwen-companion-changes-items-scope qwen-companion-changes-items-root))
     (qwen-companion-changes-items-forget-views)
@@ -236,6 +237,7 @@ That is the last one approved in its conversation by the end of the turn."
 (defun qwen-companion-changes-toggle-seen ()
   "Toggle the display of each change that is marked as seen."
   (interactive nil qwen-companion-changes-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
   (setq qwen-companion-changes-items-all (not qwen-companion-changes-items-all))
   (unless qwen-companion-changes-items-all
     (qwen-companion-changes-items-note-seen))
@@ -254,6 +256,7 @@ That is the last one approved in its conversation by the end of the turn."
 (defun qwen-companion-changes-more-context (&optional count)
   "Show COUNT more lines of context around the hunks, one by default."
   (interactive "p" qwen-companion-changes-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
   (setq qwen-companion-changes-items-lines
         (max 0 (+ qwen-companion-changes-items-lines (or count 1))))
   (qwen-companion-changes-items-update)

@@ -327,6 +327,7 @@ Indented by four columns it does so in a list only."
   "Show the hidden markup of the answers in this chat, or hide it again.
 The option `qwen-companion-chat-hide-markup' is for chats to come."
   (interactive nil qwen-companion-chat-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (if (qwen-companion-chat-markdown--hidden-p)
       (remove-from-invisibility-spec 'qwen-companion-chat-markup)
     (add-to-invisibility-spec 'qwen-companion-chat-markup))
@@ -691,6 +692,7 @@ Visit a file, at its line, in another window."
 
 (defun qwen-companion-chat-markdown--last-code ()
   "Return a position in the last code block, or nil."
+  (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (let ((place (marker-position qwen-companion-chat-blocks-conversation-end)))
     (while (and (> place (point-min))
                 (not (get-text-property (1- place) 'qwen-companion-chat-code)))
@@ -700,14 +702,14 @@ Visit a file, at its line, in another window."
 
 (defun qwen-companion-chat-copy-code ()
   "Copy the code block at point, else the last one."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (kill-new (qwen-companion-chat-markdown--code-here))
   (message "Copied the code block"))
 
 (defun qwen-companion-chat-insert-code ()
   "Insert the code block at point, else the last one, into the last file.
 This is done at point in the most recently used buffer that visits a file."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (let ((code (qwen-companion-chat-markdown--code-here))
         (buffer (cl-find-if #'buffer-file-name (buffer-list))))
     (unless buffer

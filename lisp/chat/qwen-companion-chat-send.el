@@ -341,6 +341,7 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
 
 (defun qwen-companion-chat-send--text ()
   "Return the text of the prompt."
+  (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (buffer-substring-no-properties qwen-companion-chat-blocks-prompt-start (point-max)))
 
 (defun qwen-companion-chat-send--set-text (text)
@@ -401,7 +402,7 @@ takes none, the prompt comes back then."
 While the daemon is busy, it waits in the daemon's queue; while the
 session is being opened or the connection is lost, it waits here.  A
 prompt that is not accepted comes back."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+")))
     (when-let* ((refusal
                  (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
@@ -486,7 +487,7 @@ return non-nil."
 (defun qwen-companion-chat-cancel ()
   "Cancel the running turn of this chat.
 If a prompt still waits here for the session, take it back instead."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (let ((state (qwen-companion-daemon-session-state qwen-companion-chat-session)))
     (cond
      (qwen-companion-chat-send--kept
@@ -533,7 +534,8 @@ where several are queued."
 (defun qwen-companion-chat-return ()
   "Begin a new line in the prompt or send it.
 See the option of the same name."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (cond ((< (point) qwen-companion-chat-blocks-prompt-start)
          (user-error "The conversation is read-only; the prompt is below it"))
         ((eq qwen-companion-chat-return 'send) (qwen-companion-chat-send))
@@ -557,20 +559,23 @@ See the option of the same name."
 
 (defun qwen-companion-chat-previous-prompt (&optional count)
   "Show the COUNTth previous prompt of the history; keep edits of this one."
-  (interactive "p")
+  (interactive "p" qwen-companion-chat-mode)
   (qwen-companion-chat-send--show
    (qwen-companion-prompts-previous (ring-elements qwen-companion-chat-send--history)
                                     (or count 1) (qwen-companion-chat-send--text))))
 
 (defun qwen-companion-chat-next-prompt (&optional count)
   "Show the COUNTth next prompt of the history, at last the unsent one."
-  (interactive "p")
+  (interactive "p" qwen-companion-chat-mode)
   (qwen-companion-chat-previous-prompt (- (or count 1))))
 
 (defun qwen-companion-chat-search-prompt (text)
   "Replace the prompt by TEXT, chosen from the history."
   (interactive
-   (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
+   (progn
+     (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
+     (list (completing-read "Prompt: " (ring-elements qwen-companion-chat-send--history) nil t)))
+   qwen-companion-chat-mode)
   (qwen-companion-chat-send--show
    (qwen-companion-prompts-show text (qwen-companion-chat-send--text))))
 

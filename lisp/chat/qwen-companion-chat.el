@@ -498,7 +498,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 (defun qwen-companion-chat-next-turn (&optional count)
   "Move to the COUNTth turn after point, or past the last one to the prompt."
-  (interactive "p")
+  (interactive "p" qwen-companion-chat-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (let ((count (or count 1)))
     (goto-char (if (< count 0) (line-beginning-position) (line-end-position)))
     (unless (search-forward "\f" (and (> count 0) qwen-companion-chat-blocks-prompt-start) t count)
@@ -510,7 +511,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 (defun qwen-companion-chat-previous-turn (&optional count)
   "Move to the COUNTth turn before point."
-  (interactive "p")
+  (interactive "p" qwen-companion-chat-mode)
   (qwen-companion-chat-next-turn (- (or count 1))))
 
 (defun qwen-companion-chat--index ()

@@ -312,6 +312,7 @@ What it prints is in a buffer of its own."
 (defun qwen-companion-doctor-copy ()
   "Copy the report, for a bug report."
   (interactive nil qwen-companion-doctor-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-doctor-mode)
   (kill-new (buffer-substring-no-properties (point-min) (point-max)))
   (message "Copied; it has no secret and no content of a file"))
 

@@ -11,6 +11,7 @@
 
 ;;; Code:
 
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-environment)
 
 (defconst qwen-companion-welcome--items
@@ -67,6 +68,7 @@ See Info node `(qwen-companion)First session'."
   "Turn what KEY stands for on the page off, or on as it is by default.
 Save that by customize."
   (interactive (list (this-command-keys)) qwen-companion-welcome-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-welcome-mode)
   (let ((option (nth 1 (assoc key qwen-companion-welcome--items))))
     (customize-save-variable
      option (unless (symbol-value option)

@@ -399,7 +399,7 @@ offered by their names."
   "Send the prompt of this buffer to a CLI, and close its window.
 With a prefix argument SEVERAL, start CLIs with it that you choose, each in
 a new worktree; `qwen-companion-worktrees' lists them."
-  (interactive "P")
+  (interactive "P" qwen-companion-ask-mode)
   (qwen-companion-ask--require)
   (let ((prompt (string-trim (qwen-companion-ask--text)))
         (root qwen-companion-ask--root))
@@ -543,13 +543,13 @@ stays.  Return what to say of that."
 (defun qwen-companion-ask-put-aside ()
   "Close the window of this prompt, to go on with it later.
 \\[qwen-companion-ask] opens it again."
-  (interactive)
+  (interactive nil qwen-companion-ask-mode)
   (qwen-companion-ask--require)
   (quit-window))
 
 (defun qwen-companion-ask-previous (&optional count)
   "Show the COUNTth previous prompt of the project."
-  (interactive "p")
+  (interactive "p" qwen-companion-ask-mode)
   (qwen-companion-ask--require)
   (insert (prog1 (qwen-companion-prompts-previous
                   (qwen-companion-prompts-of qwen-companion-ask--root)
@@ -558,7 +558,7 @@ stays.  Return what to say of that."
 
 (defun qwen-companion-ask-next (&optional count)
   "Show the COUNTth next prompt of the project, at last the unsent one."
-  (interactive "p")
+  (interactive "p" qwen-companion-ask-mode)
   (qwen-companion-ask-previous (- (or count 1))))
 
 ;;; What a killed Emacs has left

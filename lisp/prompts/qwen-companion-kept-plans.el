@@ -144,15 +144,18 @@ Each function returns it, or nil where it knows none.")
 
 (defun qwen-companion-plan-choose ()
   "Choose another plan of the project of this one."
-  (interactive)
+  (interactive nil qwen-companion-kept-plan-mode)
   (qwen-companion-plan t))
 
 (defun qwen-companion-plan-save (file)
   "Save the plan of this buffer as FILE, by default in its project, and visit it."
   (interactive
-   (list (read-file-name "Save the plan as: "
-                         (file-name-as-directory qwen-companion-kept-plans--directory)
-                         nil nil "PLAN.md")))
+   (progn
+     (qwen-companion-buffers-require-mode 'qwen-companion-kept-plan-mode)
+     (list (read-file-name "Save the plan as: "
+                           (file-name-as-directory qwen-companion-kept-plans--directory)
+                           nil nil "PLAN.md")))
+   qwen-companion-kept-plan-mode)
   (let ((coding-system-for-write 'utf-8-unix))
     (write-region (point-min) (point-max) file nil nil nil t))
   (find-file-other-window file))
@@ -160,9 +163,12 @@ Each function returns it, or nil where it knows none.")
 (defun qwen-companion-plan-send (session)
   "Send the plan of this buffer to SESSION, a CLI that you choose."
   (interactive
-   (list (qwen-companion-layer-read-session
-          "Send the plan to: "
-          (or (qwen-companion-registry-sessions) (user-error "No CLI is running")))))
+   (progn
+     (qwen-companion-buffers-require-mode 'qwen-companion-kept-plan-mode)
+     (list (qwen-companion-layer-read-session
+            "Send the plan to: "
+            (or (qwen-companion-registry-sessions) (user-error "No CLI is running")))))
+   qwen-companion-kept-plan-mode)
   (message "%s" (qwen-companion-prompts-send
                  session qwen-companion-kept-plans--directory
                  (concat "Follow this plan:\n\n"

@@ -140,7 +140,8 @@ With SELECT non-nil, none is needed."
   "Approve the plan, or answer the questions, of this buffer.
 The CLI goes on in the approval mode it was in before the plan.  With a
 prefix argument CHOOSE, choose the mode."
-  (interactive "P")
+  (interactive "P" qwen-companion-plan-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-plan-mode)
   (when (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current))
     (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
           (and choose
@@ -152,7 +153,7 @@ prefix argument CHOOSE, choose the mode."
   "Answer the plan or the questions of this buffer in the terminal instead.
 A plan of a chat is answered there.  The buffer stays until they are
 answered."
-  (interactive)
+  (interactive nil qwen-companion-plan-mode)
   (let ((proposal qwen-companion-proposal-current))
     (when (or (null proposal) (qwen-companion-proposal-file-p proposal))
       (user-error "Not in a plan or questions of a CLI"))

@@ -82,22 +82,23 @@ all the same.")
 
 (defun qwen-companion-review-ediff--change (command)
   "Call COMMAND of Ediff to change the proposal, in which no key types."
+  (qwen-companion-buffers-require-mode 'ediff-mode)
   (cl-letf (((buffer-local-value 'buffer-read-only ediff-buffer-B) nil))
     (call-interactively command)))
 
 (defun qwen-companion-review-ediff-drop ()
   "Drop the change at hand: copy the text on disk to the proposal."
-  (interactive)
+  (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-copy-A-to-B))
 
 (defun qwen-companion-review-ediff-take-over ()
   "Copy your unsaved text of the change at hand to the proposal."
-  (interactive)
+  (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-copy-C-to-B))
 
 (defun qwen-companion-review-ediff-restore ()
   "Bring back what was in the proposal before the change at hand was dropped."
-  (interactive)
+  (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-restore-diff))
 
 (defun qwen-companion-review-ediff--unsaved-help ()

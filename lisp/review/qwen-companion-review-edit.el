@@ -114,7 +114,8 @@ If LINE is nil, edit all of them.  Go to the line AT of those, from 1."
   "Put the text of this buffer into the proposal.
 If its lines have changed there meanwhile, signal a `user-error'; with a
 prefix argument FORCE, replace them."
-  (interactive "P")
+  (interactive "P" qwen-companion-edit-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-edit-mode)
   (pcase-let* ((`(,proposal ,start ,end ,text) qwen-companion-review-edit--about)
                (buffer (current-buffer))
                (source (qwen-companion-proposal-buffer proposal)))
@@ -155,7 +156,8 @@ prefix argument FORCE, replace them."
 
 (defun qwen-companion-edit-drop ()
   "Discard the edit in this buffer; the proposal does not change."
-  (interactive)
+  (interactive nil qwen-companion-edit-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-edit-mode)
   (set-buffer-modified-p nil)
   (quit-window t))
 

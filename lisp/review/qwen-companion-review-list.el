@@ -203,17 +203,17 @@ One that was not counted is larger than any other."
 
 (defun qwen-companion-reviews-open ()
   "Go to the review of the proposal at point."
-  (interactive)
+  (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-diff-open (qwen-companion-review-list--at-point)))
 
 (defun qwen-companion-reviews-accept ()
   "Accept the proposal at point as it stands."
-  (interactive)
+  (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-diff-accept (qwen-companion-review-list--at-point)))
 
 (defun qwen-companion-reviews-reject ()
   "Reject the proposal at point; nothing is written."
-  (interactive)
+  (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-diff-reject (qwen-companion-review-list--at-point)))
 
 ;;; Moving and marking
@@ -235,13 +235,14 @@ One that was not counted is larger than any other."
 (defun qwen-companion-reviews-show ()
   "Show the review of the proposal at point beside the list.
 The list stays selected; from then on moving shows the other reviews."
-  (interactive)
+  (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-review-replace (qwen-companion-review-list--at-point) nil))
 
 (defun qwen-companion-reviews-next (&optional count)
   "Go to the next proposal, or forward by COUNT of them.
 If a review is on the screen, show that of the proposal instead."
-  (interactive "p")
+  (interactive "p" qwen-companion-diffs-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-diffs-mode)
   (let ((start (point)))
     (forward-line (or count 1))
     ;; Not to the names of the columns, or past the last proposal.
@@ -255,12 +256,12 @@ If a review is on the screen, show that of the proposal instead."
 (defun qwen-companion-reviews-previous (&optional count)
   "Go to the previous proposal, see `qwen-companion-reviews-next'.
 COUNT is how many to go back."
-  (interactive "p")
+  (interactive "p" qwen-companion-diffs-mode)
   (qwen-companion-reviews-next (- (or count 1))))
 
 (defun qwen-companion-reviews-mark ()
   "Mark the proposal at point and go to the next one."
-  (interactive)
+  (interactive nil qwen-companion-diffs-mode)
   (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
     (cl-pushnew id qwen-companion-review-list--marked :test #'equal)
     (tabulated-list-put-tag qwen-companion-review-list--mark)
@@ -269,7 +270,8 @@ COUNT is how many to go back."
 (defun qwen-companion-reviews-unmark (&optional all)
   "Remove the mark of the proposal at point and go to the next one.
 With a prefix argument ALL, remove all marks."
-  (interactive "P")
+  (interactive "P" qwen-companion-diffs-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-diffs-mode)
   (if all
       (progn (setq qwen-companion-review-list--marked nil)
              (revert-buffer))
@@ -302,13 +304,13 @@ stays, and the others are answered."
 (defun qwen-companion-reviews-accept-marked (&optional all)
   "Accept the marked proposals, or the one at point if none is marked.
 With a prefix argument ALL, accept all of them."
-  (interactive "P")
+  (interactive "P" qwen-companion-diffs-mode)
   (qwen-companion-review-list--answer "Accept" all #'qwen-companion-diff-accept))
 
 (defun qwen-companion-reviews-reject-marked (&optional all)
   "Reject the marked proposals, or the one at point if none is marked.
 With a prefix argument ALL, reject all of them."
-  (interactive "P")
+  (interactive "P" qwen-companion-diffs-mode)
   (qwen-companion-review-list--answer "Reject" all #'qwen-companion-diff-reject))
 
 (defvar qwen-companion-diffs-mode-map

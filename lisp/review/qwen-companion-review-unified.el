@@ -555,6 +555,7 @@ If the user has put other things on the screen meanwhile, they stay."
 
 (defun qwen-companion-review-unified--ensure-ready ()
   "Signal a `user-error' unless the hunks match the present texts."
+  (qwen-companion-buffers-require-mode 'qwen-companion-unified-mode)
   (pcase qwen-companion-review-unified--state
     ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
     ('comparing (user-error "Still comparing; try again in a moment"))
@@ -572,7 +573,7 @@ If the user has put other things on the screen meanwhile, they stay."
 
 (defun qwen-companion-unified-next (&optional count)
   "Go to the next hunk, or forward by COUNT hunks."
-  (interactive "p")
+  (interactive "p" qwen-companion-unified-mode)
   (dotimes (_ (abs (or count 1)))
     (let ((back (< (or count 1) 0)))
       (unless (or (qwen-companion-hunks-view-goto-hunk (point) back)
@@ -586,7 +587,7 @@ If the user has put other things on the screen meanwhile, they stay."
 
 (defun qwen-companion-unified-previous (&optional count)
   "Go to the previous hunk, or back by COUNT hunks."
-  (interactive "p")
+  (interactive "p" qwen-companion-unified-mode)
   (qwen-companion-unified-next (- (or count 1))))
 
 (defun qwen-companion-review-unified--set-line-ends (as-on-disk)
@@ -645,7 +646,7 @@ Point goes to the change AT, by default the first of these."
 Accepting leaves them out.  On the head of a hunk or an unchanged line,
 or if WHOLE is non-nil, drop all of the hunk.
 \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] restores it, \\[undo] undoes the last step."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (unless (qwen-companion-review-unified--set-line-ends t)
     (let ((changes (cl-remove-if #'qwen-companion-hunks-change-text
                                  (qwen-companion-review-unified--changes-at-point whole))))
@@ -655,12 +656,12 @@ or if WHOLE is non-nil, drop all of the hunk.
 
 (defun qwen-companion-unified-drop-hunk ()
   "Drop the whole hunk at point."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (qwen-companion-unified-drop t))
 
 (defun qwen-companion-unified-drop-others ()
   "Drop everything but the change at point, or those in the region."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (let* ((here (qwen-companion-review-unified--changes-at-point))
          (others (cl-remove-if (lambda (change)
                                  (or (memq change here)
@@ -674,7 +675,7 @@ or if WHOLE is non-nil, drop all of the hunk.
 (defun qwen-companion-unified-restore ()
   "Bring back the change at point, or those in the region, which are dropped.
 On the head of a hunk, or on an unchanged line, bring back all of it."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (unless (qwen-companion-review-unified--set-line-ends nil)
     (let ((changes (cl-remove-if-not #'qwen-companion-hunks-change-text
                                      (qwen-companion-review-unified--changes-at-point)))
@@ -690,7 +691,7 @@ On the head of a hunk, or on an unchanged line, bring back all of it."
 (defun qwen-companion-unified-undo ()
   "Undo the last step in this review: dropping, bringing back, splitting, editing.
 Again, undo the one before it.  What was accepted is not undone by this."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (pcase-let* ((difference (qwen-companion-review-unified--difference))
                (`(,kind . ,arguments) (let ((inhibit-read-only t))
@@ -729,7 +730,7 @@ PICKED."
 (defun qwen-companion-unified-split ()
   "Split the hunk before the line at point.
 On an unchanged line between two changes, split between these."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
          (changes (qwen-companion-hunks-hunk-changes hunk))
          (difference (qwen-companion-review-unified--difference))
@@ -792,7 +793,7 @@ On an unchanged line between two changes, split between these."
 (defun qwen-companion-unified-toggle-space ()
   "Hide hunks that change white space only, or show them again.
 Hidden hunks stay kept or dropped as they are."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--ignore-space
         (not qwen-companion-review-unified--ignore-space))
@@ -801,7 +802,7 @@ Hidden hunks stay kept or dropped as they are."
 (defun qwen-companion-unified-more-context (&optional count)
   "Show COUNT more lines of context around the hunks, one by default.
 Hunks that touch then are joined, except where you have split them."
-  (interactive "p")
+  (interactive "p" qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--context
         (max 0 (+ qwen-companion-review-unified--context (or count 1))))
@@ -811,26 +812,26 @@ Hunks that touch then are joined, except where you have split them."
 (defun qwen-companion-unified-less-context (&optional count)
   "Show COUNT fewer lines of context around the hunks, one by default.
 Without context, each change is a hunk."
-  (interactive "p")
+  (interactive "p" qwen-companion-unified-mode)
   (qwen-companion-unified-more-context (- (or count 1))))
 
 (defun qwen-companion-unified-accept ()
   "Accept the proposal as shown, without the dropped hunks."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ensure-ready))
   (qwen-companion-diff-accept qwen-companion-proposal-current))
 
 (defun qwen-companion-unified-accept-next ()
   "Accept the proposal as shown, and go to the next review if there is one."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (unless (eq qwen-companion-review-unified--state 'failed)
     (qwen-companion-review-unified--ensure-ready))
   (qwen-companion-diff-accept-next qwen-companion-proposal-current))
 
 (defun qwen-companion-unified-describe ()
   "Say the hunk at point in words, for ears and for eyes that see no colours."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
          (difference (qwen-companion-review-unified--difference))
          (place (qwen-companion-review-unified--place difference hunk)))
@@ -849,7 +850,7 @@ Without context, each change is a hunk."
   "Visit the line at point in the file, in another window.
 If there is no file yet, go to the line in the proposed text.  On a
 button, push it."
-  (interactive)
+  (interactive nil qwen-companion-unified-mode)
   (if-let* ((press (get-text-property (point) 'qwen-companion-hunks-view-action)))
       (funcall press)
     (qwen-companion-review-unified--ensure-ready)
@@ -867,7 +868,7 @@ button, push it."
   "Edit the proposed lines of the hunk at point in a buffer of their own.
 With a prefix argument WHOLE, or outside of hunks, edit all of the
 proposed text."
-  (interactive "P")
+  (interactive "P" qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (let* ((proposal qwen-companion-proposal-current)
          (hunk (and (not whole) (qwen-companion-hunks-view-hunk-at (point)))))

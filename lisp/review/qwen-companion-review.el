@@ -157,7 +157,8 @@ The header lines of the buffers update themselves; see
 
 (defun qwen-companion-review-panel-key ()
   "Do what this key does in the control panel, or the hunks, of this review."
-  (interactive)
+  (interactive nil qwen-companion-review-buffer-mode)
+  (qwen-companion-buffers-require-mode 'qwen-companion-review-buffer-mode)
   (let* ((keys (this-command-keys-vector))
          (side (selected-window))
          (buffer (current-buffer))
@@ -1368,7 +1369,7 @@ names the file of another one."
 In a narrow window, the header line has the beginnings only."
   (interactive)
   (let ((warnings (cl-loop for (_ . text) in (qwen-companion-review-warning-parts
-                                              qwen-companion-proposal-current)
+                                              (qwen-companion-review--find nil "show the warnings of"))
                            when text
                            collect (substring-no-properties (if (consp text) (car text) text)))))
     (unless warnings
@@ -1494,7 +1495,8 @@ Keys go nowhere meanwhile: in the terminal one could answer unseen."
 
 (defun qwen-companion-review-stop-waiting ()
   "Wait no longer for the next proposal of a CLI; restore the windows."
-  (interactive)
+  (interactive (qwen-companion-buffers-require-mode 'qwen-companion-waiting-mode)
+               qwen-companion-waiting-mode)
   (when-let* ((proposal qwen-companion-review--awaiting))
     (setq qwen-companion-review--awaiting nil)
     (qwen-companion-review-hide 'waiting proposal)

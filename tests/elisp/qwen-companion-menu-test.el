@@ -26,14 +26,16 @@ With SHOWN non-nil, leave out those of chats where these are off."
                         (apply #'append qwen-companion-menu--columns)
                         (or (not shown) qwen-companion-daemon-enabled)))))
 
+(defun qwen-companion-menu-test--sources ()
+  "Return the names of the Lisp files of the package."
+  (let ((top (locate-library "qwen-companion.el" t)))
+    (cons top (directory-files-recursively
+               (expand-file-name "lisp" (file-name-directory top)) "\\.el\\'"))))
+
 (defun qwen-companion-menu-test--autoloaded ()
   "Return the commands that the package autoloads."
-  (let ((sources (let ((top (locate-library "qwen-companion.el" t)))
-                   (cons top (directory-files-recursively
-                              (expand-file-name "lisp" (file-name-directory top))
-                              "\\.el\\'"))))
-        commands)
-    (dolist (source sources commands)
+  (let (commands)
+    (dolist (source (qwen-companion-menu-test--sources) commands)
       (with-temp-buffer
         (insert-file-contents source)
         (while (re-search-forward
@@ -67,6 +69,38 @@ With SHOWN non-nil, leave out those of chats where these are off."
   (dolist (command (qwen-companion-menu-test--commands))
     (should (commandp (nth 2 command)))
     (should (cl-typep (eval (nth 3 command) t) '(or null string)))))
+
+(ert-deftest qwen-companion-menu-test-commands-of-other-buffers-refuse ()
+  "A command for some buffers, called elsewhere, says so and changes nothing."
+  (dolist (source (qwen-companion-menu-test--sources))
+    (unless (string-match-p "/extensions/\\|loaddefs" source)
+      (require (intern (file-name-base source)))))
+  (let ((everywhere '(qwen-companion-log))
+        (autoloaded (qwen-companion-menu-test--autoloaded))
+        (refused 0)
+        failed)
+    (mapatoms
+     (lambda (command)
+       (when (and (string-prefix-p "qwen-companion-" (symbol-name command))
+                  (commandp command)
+                  (not (memq command (append everywhere autoloaded)))
+                  (not (get command 'transient--suffix))
+                  (not (get command 'transient--prefix))
+                  (not (string-match-p "--\\|-\\(mode\\|test\\)\\'" (symbol-name command))))
+         (with-temp-buffer
+           (insert "text")
+           (pcase (condition-case err
+                      (cl-letf (((symbol-function 'read-from-minibuffer)
+                                 (lambda (&rest _) (signal 'quit nil))))
+                        (call-interactively command))
+                    ((error quit) err))
+             (`(user-error . ,_) (cl-incf refused))
+             ;; Emacs itself refuses to call one for the mouse.
+             (`(error ,(rx "must be bound to an event")))
+             (outcome (push (cons command outcome) failed)))
+           (should (equal "text" (buffer-string)))))))
+    (should-not failed)
+    (should (> refused 100))))
 
 (ert-deftest qwen-companion-menu-test-keys ()
   "Each key is that of one command, in the menu and in the keymap."
