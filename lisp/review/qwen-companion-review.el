@@ -1429,12 +1429,15 @@ CLIs, and from the last to the first.  From a terminal, go to the oldest
 proposal of its CLI; from elsewhere to the one on the screen, else to
 the oldest.  With BACK non-nil, go to the one before."
   (interactive)
-  (qwen-companion-diff-open
-   (or (qwen-companion-review--after qwen-companion-proposal-current back)
-       (car (qwen-companion-review-of-terminal (current-buffer)))
-       (qwen-companion-review-shown)
-       (car (qwen-companion-proposals))
-       (user-error "Nothing to review: no proposal waits"))))
+  (let ((proposal (or (qwen-companion-review--after qwen-companion-proposal-current back)
+                      (car (qwen-companion-review-of-terminal (current-buffer)))
+                      (qwen-companion-review-shown)
+                      (car (qwen-companion-proposals))
+                      (user-error "Nothing to review: no proposal waits"))))
+    (qwen-companion-diff-open proposal)
+    ;; Without a message, after M-x Emacs looks at once for a shorter name of
+    ;; the command, for a second, in which no hunk would be drawn.
+    (message "%s" (qwen-companion-review-name proposal))))
 
 ;;;###autoload
 (defun qwen-companion-review-previous ()
