@@ -475,7 +475,7 @@ goes on with the old one.  Text typed and not sent is lost."
   (let* ((directory (qwen-companion-terminal-here))
          (buffer (or (and qwen-companion-terminal-directory (current-buffer))
                      (car (qwen-companion-terminal-recent directory))
-                     (user-error "No CLI that was started by M-x qwen-companion-run is in %s"
+                     (user-error "No CLI terminal in %s; M-x qwen-companion-run starts one"
                                  directory)))
          (process (get-buffer-process buffer)))
     (when (or (not (process-live-p process))

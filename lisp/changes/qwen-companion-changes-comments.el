@@ -41,7 +41,7 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (_ (unless (qwen-companion-hunks-view-hunk-at (point))
-                    (user-error "Comments belong to lines; TAB unfolds the file")))
+                    (user-error "Not on a line of a hunk; TAB unfolds the file")))
                (source (qwen-companion-changes-comments--source-at-point))
                (id (qwen-companion-changes-items-group-id group))
                (known (cl-find-if

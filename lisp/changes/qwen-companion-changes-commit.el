@@ -92,7 +92,7 @@ With CHANGES, return the rest of these.  Return nil if all is undone."
   (pcase-let ((`(,group . ,files) (qwen-companion-changes-commit--chosen)))
     (or (nth 2 (car (qwen-companion-journal-take-texts
                      (qwen-companion-changes-commit--ask group files 'patch))))
-        (user-error "There is no patch of this"))))
+        (user-error "Nothing to make a patch of"))))
 
 (defun qwen-companion-changes-copy-patch ()
   "Copy the hunk, region, file or turn at point as a patch for `git apply'.
@@ -241,7 +241,7 @@ stays."
     (when (buffer-live-p buffer)
       (kill-buffer buffer))
     (qwen-companion-journal-committed)
-    (message "Committed; your own edits are not in it")))
+    (message "Committed the agent's changes, without your own edits")))
 
 (provide 'qwen-companion-changes-commit)
 ;;; qwen-companion-changes-commit.el ends here

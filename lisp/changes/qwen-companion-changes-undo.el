@@ -76,7 +76,7 @@ or the hunk.  ON-FILES gets a group and a file of it, nil for all."
       (when (and view
                  (eq 'ready (qwen-companion-changes-file-state view))
                  (qwen-companion-changes-file-changes view))
-        (user-error "There is no hunk here; the heading stands for the whole file")))
+        (user-error "Not on a hunk; the file's heading undoes the whole file")))
     (funcall on-files
              (qwen-companion-changes-items-group-at-point)
              (qwen-companion-changes-items-path-at-point)))))

@@ -133,7 +133,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   "Say the hunk at point in words, for ears and for eyes that see no colours."
   (interactive nil qwen-companion-changes-mode)
   (let ((hunk (or (qwen-companion-hunks-view-hunk-at (point))
-                  (user-error "There is no hunk here; TAB unfolds a file")))
+                  (user-error "Not on a hunk; TAB unfolds a file")))
         (difference (qwen-companion-hunks-view-difference-at (point))))
     (qwen-companion-changes-items-current-view (qwen-companion-changes-items-view-at-point))
     (message "%s%s"

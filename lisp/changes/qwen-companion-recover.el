@@ -59,7 +59,7 @@ the project that is not undone yet."
                          (or (derived-mode-p 'qwen-companion-changes-mode)
                              (equal root (qwen-companion-turn-root turn)))))
                   taken)
-        (ignore (message "No rewind of a CLI has taken edits of yours in this project")))))
+        (ignore (message "No CLI overwrote your edits in this project by a rewind")))))
 
 ;;;###autoload
 (defun qwen-companion-recover ()

@@ -177,7 +177,7 @@ there was input since INPUT, which is `num-nonmacro-input-events'."
                                    (qwen-companion-spool-text answer)
                                    (and (= input num-nonmacro-input-events)
                                         (not (active-minibuffer-window))))
-      (message "The conversation goes on before %s, which is in the prompt buffer"
+      (message "Rewound to before %s; the prompt is in the prompt buffer"
                (qwen-companion-rewind-cli-title (qwen-companion-rewind-target-prompt target))))))
 
 (provide 'qwen-companion-rewind-cli)

@@ -281,7 +281,7 @@ Of two for one file, that of which the user has to know more is kept."
                 ('coming (user-error "No copy of the conversation is known yet; try again in a moment"))
                 (copy copy)))
         (root (qwen-companion-turn-root turn)))
-    (when (y-or-n-p "Go on with the conversation as it was before the rewind, beside the other one? ")
+    (when (y-or-n-p "Resume the conversation from before the rewind in a second session? ")
       (or (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions copy)
           (qwen-companion-terminal-open root (list "--resume" copy))))))
 
@@ -306,9 +306,9 @@ from the last commit."
 With WORKTREE, a name, it works in that worktree of the repository."
   (let ((root (qwen-companion-rewind-target-root target)))
     (unless (qwen-companion-rewind-target-session target)
-      (user-error "A chat is forked at its end, by C-c C-f there"))
+      (user-error "A chat can be forked at its end only, with C-c C-f there"))
     (when (file-remote-p root)
-      (user-error "The conversation is at another place, and only one of this machine can be forked"))
+      (user-error "A conversation on another host cannot be forked"))
     (if worktree
         (message "Forking into worktree %s%s" worktree
                  (qwen-companion-terminal-in-worktrees

@@ -423,7 +423,7 @@ was not there before."
                 (file-name-as-directory (qwen-companion-undo-step-root step))))
          (directory (qwen-companion-disk-true-directory (file-name-directory path))))
     (unless (string-prefix-p root directory)
-      (user-error "Its directory leads out of the project"))
+      (user-error "A symbolic link leads its directory out of the project"))
     (when (member ".git" (cons (file-name-nondirectory path)
                                (split-string (substring directory (length root)) "/")))
       (user-error "It belongs to git"))
@@ -440,7 +440,7 @@ was not there before."
          (user-error "It is a symbolic link now")))
       (_
        (unless (or (file-regular-p path) (not (qwen-companion-undo--there-p path)))
-         (user-error "It is no regular file now"))))))
+         (user-error "It is no longer a regular file"))))))
 
 (defun qwen-companion-undo--rename (from path)
   "Rename the file FROM to PATH, and let its buffer visit it there."
@@ -515,7 +515,7 @@ was not there before."
      ((null bytes)
       (user-error "It is not there any more"))
      ((qwen-companion-undo-step-binary step)
-      (user-error "It is no text and has changed since"))
+      (user-error "It is a binary file and has changed since"))
      (t
       (qwen-companion-undo--merge-bytes step bytes)))))
 
@@ -807,7 +807,7 @@ made."
                                    qwen-companion-undo--limit))
     (or merged
         (user-error (if quit-flag
-                        "It was not waited for"
+                        "Interrupted"
                       "The texts cannot be merged; see M-x qwen-companion-log")))))
 
 ;;; Files at a place: the relay there reads and writes those that no buffer visits
@@ -841,7 +841,7 @@ made."
       'written)
      ((null bytes) (user-error "It is not there any more"))
      ((null target) (user-error "It has other changes too, so it is not deleted"))
-     ((not is-text) (user-error "It is no text and has changed since"))
+     ((not is-text) (user-error "It is a binary file and has changed since"))
      (from (user-error "It has been renamed and has other changes too"))
      (t (qwen-companion-undo--merge-bytes step bytes)))))
 

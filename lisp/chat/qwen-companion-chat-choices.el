@@ -161,7 +161,7 @@ CURRENT is the choice in use."
                    (mapcar (lambda (choice)
                              (cons (qwen-companion-chat-choices--name choice) choice))
                            (or (qwen-companion-chat-choices--all kind)
-                               (user-error "The daemon offers no %s yet; the session is %s"
+                               (user-error "No %s available yet; the session is %s"
                                            (downcase title)
                                            (qwen-companion-daemon-session-state
                                             qwen-companion-chat-session))))))

@@ -605,7 +605,7 @@ its change or plan, nil for no other."
      (or (and mode (cl-find mode options :key #'qwen-companion-daemon-option-mode))
          (cl-find (if allowed 'once 'no) options :key #'qwen-companion-chat-permissions--effect)
          (and allowed
-              (user-error "This cannot be allowed once; answer in the chat")))
+              (user-error "There is no \"allow once\" here; answer in the chat")))
      (qwen-companion-proposal-reason proposal) text t)))
 
 (defun qwen-companion-chat-permissions--show-all (item tool)

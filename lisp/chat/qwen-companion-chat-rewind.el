@@ -52,7 +52,7 @@
 Say so and return nil where there is none."
   (let ((prompts (qwen-companion-chat-rewind--prompts)))
     (cond
-     ((null prompts) (ignore (message "Nothing was said in this chat yet")))
+     ((null prompts) (ignore (message "This chat is empty")))
      ((< (point) qwen-companion-chat-blocks-prompt-start)
       (save-excursion
         (end-of-line)
@@ -127,7 +127,7 @@ It is (TURN TEXT)."
                               (qwen-companion-daemon-reply-session reply))))
          (qwen-companion-chat-send-restore
           (qwen-companion-chat-send-as-sent (cadr prompt)))
-         (message "The conversation goes on before that prompt, which is in the input of %s"
+         (message "Rewound to before that prompt; it is in the input of %s"
                   (buffer-name)))))))
 
 (add-hook 'qwen-companion-rewind-conversation-functions #'qwen-companion-chat-rewind-find)

@@ -467,7 +467,7 @@ prompt that is not accepted comes back."
            (qwen-companion-chat-send-restore text)
            (qwen-companion-backend-notice
             (if (eq 'unsure (qwen-companion-daemon-reply-problem reply))
-                (format "%s  The prompt may have arrived; look before you send it again" error)
+                (format "%s  The prompt may have been sent; check the chat before you send it again" error)
               error)))
        (setf (alist-get (qwen-companion-daemon-reply-turn reply)
                         qwen-companion-chat-send--accepted nil nil #'equal)

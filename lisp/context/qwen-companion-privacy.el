@@ -118,9 +118,9 @@ them.")
     (setq qwen-companion-exposure exposure)
     (run-hooks 'qwen-companion-privacy-changed-hook)
     (message (pcase exposure
-               ('hide "No CLI is told of %s")
-               ('show "CLIs are told of %s, whatever the rules say")
-               (_ "The rules decide whether CLIs are told of %s"))
+               ('hide "%s is hidden from all CLIs")
+               ('show "%s is shown to CLIs, whatever the rules say")
+               (_ "%s follows the rules of exclusion again"))
              (file-name-nondirectory buffer-file-name))))
 
 (defun qwen-companion-privacy-secret-p (buffer)
@@ -138,7 +138,7 @@ it, or follow the rules again."
   (let ((buffer (or (buffer-base-buffer) (current-buffer)))
         (wanted (if show 'show 'hide)))
     (unless (buffer-file-name buffer)
-      (user-error "The buffer %s visits no file, so no CLI hears of it"
+      (user-error "Buffer %s is not visiting a file"
                   (buffer-name buffer)))
     (qwen-companion-privacy-set-exposure
      buffer

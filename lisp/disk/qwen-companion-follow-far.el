@@ -186,7 +186,7 @@ Without UNSAVED, the buffer has it too."
     (let ((buffer-file-truename nil))
       (set-buffer-modified-p nil)))
   (when unsaved
-    (message "qwen-companion: what was written to disk is merged into %s" (buffer-name))))
+    (message "qwen-companion: merged the change on disk into %s" (buffer-name))))
 
 (defun qwen-companion-follow-far--resolved (buffer)
   "Follow what was written while BUFFER had conflicts."

@@ -867,7 +867,7 @@ MERGED is the result."
       (qwen-companion-follow--set-unmodified)
       (qwen-companion-follow--suspend-if-clean))
      (t
-      (message "qwen-companion: what was written to disk is merged into %s, which is not saved"
+      (message "qwen-companion: merged the change on disk into %s (not saved)"
                (buffer-name))))))
 
 ;;; The state of version control
@@ -1091,7 +1091,7 @@ The file has changed already, or is about to."
 
 (defun qwen-companion-follow-say-renamed (new)
   "Say that the file of the current buffer has the name NEW now."
-  (message "qwen-companion: %s is %s now; M-x qwen-companion-follow-rename visits it there"
+  (message "qwen-companion: %s was renamed to %s; M-x qwen-companion-follow-rename follows it"
            (buffer-name) (qwen-companion-untrusted-path new)))
 
 (defun qwen-companion-follow--search ()

@@ -30,7 +30,7 @@
   "Connect the CLI SESSION to Emacs, or go on with its conversation here.
 Let the user choose; for the latter the CLI is ended first."
   (let* ((cli (or (qwen-companion-registry-of session)
-                  (user-error "Only a Qwen Code on this machine, 0.23 or later, can be brought home")))
+                  (user-error "Only Qwen Code 0.23 or later on this machine can be moved to Emacs")))
          (buffer (qwen-companion-terminal-session-buffer session))
          (name (qwen-companion-registry-name cli)))
     (when buffer

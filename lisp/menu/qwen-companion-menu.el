@@ -477,7 +477,7 @@ It is bound to nothing; give it a key of your own.")
                                   (list (expand-file-name "docs" directory) directory)
                                   '(".org" ".texi"))
                      (user-error "The manual is not installed; docs/qwen-companion.org of the package's repository has it")))
-      (message "Info does not have the manual; this is its source, %s"
+      (message "The manual is not installed in Info; this is its source, %s"
                (abbreviate-file-name buffer-file-name)))))
 
 ;;;###autoload

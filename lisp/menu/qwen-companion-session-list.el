@@ -496,7 +496,7 @@ Again, to the one after it."
            (funcall (cdr next)))
           ;; Of a CLI that has gone, say.
           ((qwen-companion-proposals) (qwen-companion-review))
-          (t (user-error "No CLI and no chat waits for you")))))
+          (t (user-error "Nothing is waiting for you")))))
 
 (provide 'qwen-companion-session-list)
 ;;; qwen-companion-session-list.el ends here

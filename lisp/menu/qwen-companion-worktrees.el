@@ -352,7 +352,7 @@ shell, with a command that you can change before."
     (let ((default-directory (file-name-as-directory (qwen-companion-worktree-path main)))
           (lost (qwen-companion-worktree-uncommitted tree)))
       (unless (and (> lost 0)
-                   (not (y-or-n-p (format "Without what is not committed there (%d file%s)? "
+                   (not (y-or-n-p (format "Merge without %d uncommitted file%s? "
                                           lost (if (= lost 1) "" "s")))))
         (if (featurep 'magit)
             (magit-merge-plain branch)

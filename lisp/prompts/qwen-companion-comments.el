@@ -72,7 +72,7 @@ PLACE is as `qwen-companion-comments--place' returns it.")
   (if (derived-mode-p 'qwen-companion-unified-mode)
       (cdr (or (and (qwen-companion-hunks-view-hunk-at (point))
                     (qwen-companion-hunks-view-lines-at))
-               (user-error "Comments belong to lines; go to a line of a hunk")))
+               (user-error "Not on a line of a hunk")))
     (line-number-at-pos nil t)))
 
 (defun qwen-companion-comments--place ()

@@ -164,7 +164,7 @@ writes last wins."
              (if ended
                  (funcall function cli)
                (message "%s has not ended; its conversation stays there" name)))))
-     (t (user-error "%s goes on where it is" name)))))
+     (t (user-error "Left %s running" name)))))
 
 (defun qwen-companion-registry-on-ended (payload)
   "Handle the `registry-ended' message PAYLOAD: a CLI has ended, or has not."

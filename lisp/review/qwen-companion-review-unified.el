@@ -569,7 +569,7 @@ If the user has put other things on the screen meanwhile, they stay."
   (or (qwen-companion-hunks-view-hunk-at (point))
       (user-error (if (get-text-property (point) 'qwen-companion-review-unified-stranded)
                       "The place of this hunk was edited, so it cannot be brought back; its text stays here"
-                    "There is no hunk here"))))
+                    "Not on a hunk"))))
 
 (defun qwen-companion-unified-next (&optional count)
   "Go to the next hunk, or forward by COUNT hunks."

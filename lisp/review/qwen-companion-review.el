@@ -1385,7 +1385,7 @@ names the file of another one.  See `qwen-companion-diff-style'."
   (let* ((proposal (qwen-companion-review--find file "switch"))
          (style (qwen-companion-proposal-style proposal)))
     (when (eq 'question (qwen-companion-proposal-kind proposal))
-      (user-error "Questions are shown in one way only"))
+      (user-error "Questions have one view only"))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (qwen-companion-review--put-aside proposal))
     (setf (qwen-companion-proposal-style proposal)

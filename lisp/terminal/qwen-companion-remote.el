@@ -153,7 +153,7 @@ That is for a method that TRAMP does not know."
                                                            '(comint-mode term-mode))))))
                         (buffer-list)))
       (qwen-companion-backend-notice-once
-       (format "a CLI in a terminal at %s finds Emacs after M-x qwen-companion-serve-place there"
+       (format "M-x qwen-companion-serve-place lets CLIs in terminals at %s find Emacs"
                place)))))
 
 (defun qwen-companion-remote--send ()
@@ -185,7 +185,7 @@ is no."
       (customize-save-variable 'qwen-companion-remote-places
                                (cons (cons place known) qwen-companion-remote-places)))
     (unless (eq known 'serve)
-      (user-error "CLIs at %s are left alone; M-x qwen-companion-serve-place in a file there changes that"
+      (user-error "CLIs at %s are not served; M-x qwen-companion-serve-place in a file there serves them"
                   place))))
 
 ;;;###autoload
@@ -202,7 +202,7 @@ With a prefix argument LEAVE, leave them alone."
          (assoc-delete-all place (copy-sequence qwen-companion-remote-places))))
   (qwen-companion-roots-update)
   (message (if leave
-               "CLIs at %s are left alone"
+               "CLIs at %s are not served"
              "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
 

@@ -638,7 +638,7 @@ Call THEN when it has succeeded; else say why not."
            (kill-buffer buffer)
            (if (eql 0 (process-exit-status process))
                (funcall then)
-             (message "Git cannot do it: %s" (qwen-companion-untrusted-line text)))))))))
+             (message "git failed: %s" (qwen-companion-untrusted-line text)))))))))
 
 (defun qwen-companion-terminal--git (directory &rest arguments)
   "Return the output of git with ARGUMENTS in DIRECTORY, nil where it fails."
@@ -700,7 +700,7 @@ The CLI is that of this terminal, or else of the project."
                      (current-buffer)
                    (or (car (qwen-companion-terminal-recent
                              (qwen-companion-terminal-here)))
-                       (user-error "No CLI that was started by M-x qwen-companion-run is here"))))
+                       (user-error "No CLI terminal here; M-x qwen-companion-run starts one"))))
          (file (qwen-companion-spool-clipboard-image)))
     (with-current-buffer buffer
       (qwen-companion-terminal--mention file))))

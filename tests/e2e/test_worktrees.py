@@ -201,7 +201,7 @@ def look_at_all_worktrees(stage: Stage, tree: Path, third: Path) -> None:
     stage.screen.wait_for(re.compile(r"greet-by-qwen.* 2 +\+1 -0 "))
     at_worktree(stage, "greet by qwen")
     stage.screen.keys("M")
-    stage.screen.wait_for("Without what is not committed there (1 file)?")
+    stage.screen.wait_for("Merge without 1 uncommitted file?")
     stage.screen.keys("y")
     stage.screen.wait_for("git merge worktree-greet")
     stage.screen.keys("Enter")

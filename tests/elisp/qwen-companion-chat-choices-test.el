@@ -177,7 +177,7 @@ A list of the prompt and, for each that was offered, what the line says."
                              (qwen-companion-chat-choices-test--refused
                               #'qwen-companion-chat-set-mode))))
   (qwen-companion-chat-test-with
-    (should (equal "The daemon offers no model yet; the session is idle"
+    (should (equal "No model available yet; the session is idle"
                    (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-model)))
     (qwen-companion-chat t)
     (should (equal "There is no session yet"

@@ -311,7 +311,7 @@ The agent still has this prompt, and may carry it out with the next one; C-c C-r
       (let ((said (qwen-companion-test-messages
                     (qwen-companion-chat-test-reply 'daemon-prompt :error "It failed." :problem problem))))
         (should (string-match-p "It failed\\." said))
-        (should (eq (eq problem 'unsure) (and (string-match-p "may have arrived" said) t))))
+        (should (eq (eq problem 'unsure) (and (string-match-p "may have been sent" said) t))))
       (should (equal "precious\nmeanwhile" (qwen-companion-chat-test-prompt)))
       ;; Nothing is sent by itself.
       (should (= 1 (length (qwen-companion-test-sent 'daemon-prompt)))))))

@@ -569,7 +569,7 @@ visits and that has changed."
   (qwen-companion-follow-test-visiting "one\ntwo\nthree\n"
     (qwen-companion-test-append "mine\n")
     (undo-boundary)
-    (qwen-companion-test-said "merged into a\\.txt, which is not saved"
+    (qwen-companion-test-said "merged the change on disk into a\\.txt"
       (qwen-companion-follow-test-written "a.txt" "ONE\ntwo\nthree\n"))
     (should (equal "ONE\ntwo\nthree\nmine\n" (buffer-string)))
     (should (buffer-modified-p))

@@ -272,7 +272,7 @@ Between them are an edit of the user's and a turn of another agent.
   (qwen-companion-rewind-test--with
     (let ((mine "1\n2\n3\n4\nother\n6\n7\n8\nmine\n"))
       (qwen-companion-changes-test-write "a.txt" mine)
-      (qwen-companion-test-said "No rewind of a CLI has taken" (qwen-companion-recover))
+      (qwen-companion-test-said "No CLI overwrote your edits" (qwen-companion-recover))
       (qwen-companion-changes-test-turn
        "took" (list (list "a.txt" qwen-companion-rewind-test--old)) :source 'rewind)
       (qwen-companion-changes-test-write "a.txt" (concat "0\n" qwen-companion-rewind-test--old))

@@ -252,7 +252,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 (ert-deftest qwen-companion-terminal-test-bad-directories ()
   (let ((qwen-companion-qwen-command '("sh"))
         (qwen-companion-remote-places '(("/ssh:host:" . leave))))
-    (qwen-companion-test-refused "left alone" (qwen-companion-run "/ssh:host:/tmp"))
+    (qwen-companion-test-refused "not served" (qwen-companion-run "/ssh:host:/tmp"))
     (qwen-companion-test-refused "No directory" (qwen-companion-run "/no/such/directory"))
     (should-not qwen-companion-mode)))
 
@@ -451,7 +451,7 @@ What git cannot make one of is said before, and what it will lack."
               (should-error (qwen-companion-run-in-worktree name) :type 'user-error))
             ;; Git has the last word about a name.
             (qwen-companion-test-wait-for
-             (string-match-p "Git cannot do it: .*not a valid"
+             (string-match-p "git failed: .*not a valid"
                              (qwen-companion-test-messages
                                (qwen-companion-run-in-worktree "a..b")
                                (accept-process-output nil 0.2))))

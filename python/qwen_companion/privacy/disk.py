@@ -43,7 +43,7 @@ def read_start(path: str, size: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "It is no regular file", path)
+            raise OSError(errno.EINVAL, "It is not a regular file", path)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(size)
     finally:

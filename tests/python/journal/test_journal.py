@@ -411,7 +411,7 @@ ODD_FILES: dict[str, tuple[Callable[[Project, str], None] | None, str]] = {
     "/dev/zero": (exclude_by, "not a regular file"),
     "/dev/./zero": (include, "bad config"),
     "/dev/../dev/zero": (replace_repository, ""),
-    ".qwenignore": (None, ".qwenignore cannot be read: It is no regular file"),
+    ".qwenignore": (None, ".qwenignore cannot be read: It is not a regular file"),
     "too long": (hide_all, ".qwenignore is longer than 64 KiB"),
 }
 """Odd files in place of rules: the function that leads git there, and the reason in the notice, "" if recorded."""

@@ -585,7 +585,7 @@ def test_a_root_by_any_of_its_names_has_its_ignore_file(place: Place) -> None:
 
 def test_all_is_excluded_while_an_ignore_file_cannot_be_read(place: Place) -> None:
     (place.root / ".qwenignore").mkdir()
-    assert place.rule(place.root / "a.py") == f"{place.root}/.qwenignore cannot be read: It is no regular file"
+    assert place.rule(place.root / "a.py") == f"{place.root}/.qwenignore cannot be read: It is not a regular file"
     assert not place.check(place.home / "a.py").excluded
     assert not place.check(place.root / "a.py", "gemini").excluded
     (place.root / ".qwenignore").rmdir()
