@@ -115,8 +115,10 @@ class CommandHook:
         call = shlex.join((self.curl, *options, *headers, _edit_url(port)))
         # In that mode the user has just been asked.  Behind "tool_input", the model decides what stands there.
         asked = """case ${event%%'"tool_input"'*} in *'"permission_mode":"default"'*)"""
-        no_answer = f"{asked} printf {{}} ;; *) printf %s {shlex.quote(json.dumps(ask(NO_ANSWER)))} ;; esac"
-        return f'event=$(cat); printf %s "$event" | {call} || {no_answer}'
+        no_answer = f"{asked} none={{}} ;; *) none={shlex.quote(json.dumps(ask(NO_ANSWER)))} ;; esac"
+        # A CLI that ends kills its hooks.  It reads what stands there where the hook has given no answer.
+        first = 'printf %s "$none" >&2'
+        return f'event=$(cat); {no_answer}; {first}; printf %s "$event" | {call} || printf %s "$none"'
 
 
 def _edit_url(port: int) -> str:

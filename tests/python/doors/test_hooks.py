@@ -337,7 +337,9 @@ def test_a_subagents_edit_is_reviewed_under_its_name(home: Home, backend: Backen
 def test_a_caller_that_gives_up_ends_its_review(home: Home, backend: Backend, layer: Path) -> None:
     with before_edit(layer, edit(home)) as hook:
         review = backend.emacs.wait_for("proposal-open")
+        # As a CLI does that ends, and then goes on with the answer.
         os.killpg(hook.pid, signal.SIGKILL)
+        assert answer_of(hook) == ask(NO_ANSWER)
     assert backend.emacs.wait_for("proposal-orphan")["id"] == review["id"]
 
 
@@ -393,7 +395,8 @@ def before_edit(layer: Path, event: dict[str, Any], command: str = "") -> Genera
     """Run the command in `layer`, or that one, as a CLI does before `event`."""
     command = command or edit_hook(json.loads(layer.read_text()))["command"]
     arguments = ["/bin/sh", "-c", command]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         assert process.stdin is not None
         # The program may have failed already.
         with suppress(BrokenPipeError):
@@ -405,5 +408,7 @@ def before_edit(layer: Path, event: dict[str, Any], command: str = "") -> Genera
 
 
 def answer_of(hook: subprocess.Popen[bytes]) -> Any:
+    """Return the answer of `hook`, which a CLI reads from its errors where its output is empty."""
     assert hook.stdout is not None
-    return json.loads(hook.stdout.read())
+    assert hook.stderr is not None
+    return json.loads(hook.stdout.read() or hook.stderr.read())
