@@ -211,9 +211,13 @@ class ScriptedModel:
         """Script any turn."""
         self._turns.put(answer)
 
-    def start_subagent(self, *turns: Answer) -> None:
-        """Script a turn that starts a subagent in the background, and the `turns` of that, which come at any time."""
-        self.call("agent", description="help", prompt=SUBAGENT_TASK, subagent_type="general-purpose")
+    def start_subagent(self, *turns: Answer, waits: bool = False) -> None:
+        """Script a turn that starts a subagent, and the `turns` of that, which come at any time.
+
+        It works in the background, or with `waits` the conversation waits for it.
+        """
+        more = {"run_in_background": False} if waits else {}
+        self.call("agent", description="help", prompt=SUBAGENT_TASK, subagent_type="general-purpose", **more)
         for turn in turns:
             self._subagent_turns.put(turn)
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,9 @@ from typing import Any
 
 _WORDS = ("a", "b", "ab\n", "\n", " ", "\t", "é", "“", '"', "$&", "\\1", "\\n", "𝛼")
 _RARE = ("\r", "\ud800", "\0")
+_NOTEBOOK = b"""{"cells": [{"cell_type": "markdown", "id": "c", "metadata": {}, "source": []}],
+ "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+"""
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,7 @@ def random_edits(seed: int, count: int) -> Iterator[RandomEdit]:
     for _ in range(count):
         text = "".join(words(9).replace("\ud800", "") + chooser.choice(("\n", "")) for _ in range(3))
         if chooser.random() < 0.05:
-            cell = {"cell_type": "markdown", "id": "c", "metadata": {}, "source": []}
-            notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-            tool_input = {"cell_id": "c", "new_source": words(4)}
-            yield RandomEdit(json.dumps(notebook).encode(), "notebook_edit", tool_input, ".ipynb")
+            yield RandomEdit(_NOTEBOOK, "notebook_edit", {"cell_id": "c", "new_source": words(4)}, ".ipynb")
         elif chooser.random() < 0.3:
             yield RandomEdit(_data(chooser, text), "write_file", {"content": chooser.choice((words(9), text, ""))})
         else:
@@ -45,10 +44,9 @@ def random_edits(seed: int, count: int) -> Iterator[RandomEdit]:
             line = chooser.choice(text.split("\n"))
             found = text[start : start + chooser.randint(1, 9)]
             old = chooser.choice((found, found, found, line, f"{line}\n", f"{found} ", words(2), ""))
-            tool_input = {"old_string": old, "new_string": chooser.choice((words(4), words(4), "", old))}
-            if chooser.random() < 0.3:
-                tool_input["replace_all"] = chooser.random() < 0.8
-            yield RandomEdit(_data(chooser, text), "edit", tool_input)
+            given = {"old_string": old, "new_string": chooser.choice((words(4), words(4), "", old))}
+            more = {"replace_all": chooser.random() < 0.8} if chooser.random() < 0.3 else {}
+            yield RandomEdit(_data(chooser, text), "edit", {**given, **more})
 
 
 def _data(chooser: random.Random, text: str) -> bytes | None:

@@ -214,6 +214,8 @@ def test_hooks_that_are_off_are_said_to_be(stage: Stage, reason: str, settings: 
     if settings.get("disableAllHooks"):
         stage.script_change(stage.sandbox.greeting, EDITED)
         stage.converse("change the greeting", "All done.")
+        stage.emacs.command("qwen-companion-changes")
+        stage.screen.wait_for(re.compile("greeting.py .* written unreviewed"))
     else:
         begin(stage, stage.sandbox.greeting, EDITED, "change the greeting")
         stage.model.say("All done.")
