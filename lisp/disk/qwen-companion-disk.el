@@ -538,6 +538,8 @@ NOTIFY and EVENT are functions."
   "When the first and the last of these events came: (FIRST . LAST).")
 (defvar qwen-companion-disk--renames nil
   "The files that were renamed: alist (OLD . NEW).")
+(defvar qwen-companion-disk--moved nil
+  "The watched file that inotify has said was moved: (COOKIE . FILE), or nil.")
 (defvar qwen-companion-disk--events-timer nil
   "Timer that processes the events, nil when there are none.")
 
@@ -604,7 +606,8 @@ known with inotify only."
   (qwen-companion-timers-cancel qwen-companion-disk--events-timer)
   (setq qwen-companion-disk--pending nil
         qwen-companion-disk--pending-times nil
-        qwen-companion-disk--renames nil)
+        qwen-companion-disk--renames nil
+        qwen-companion-disk--moved nil)
   (clrhash qwen-companion-disk--open-files))
 
 (defun qwen-companion-disk--existing-directory (directory)
@@ -746,14 +749,21 @@ First let each watch the directories that exist now."
             (qwen-companion-disk--call function))))))))
 
 (defun qwen-companion-disk--note-writer (directory event)
-  "Note the inotify EVENT in DIRECTORY: whether a file is open for writing.
-Filenotify calls a file `created' too that was renamed, where something
-else watches the directory; no close follows then."
-  (pcase-let* ((`(,descriptor ,actions ,name . ,_) event)
-               (file (concat (qwen-companion-disk--directory-name directory) name)))
-    (when (and (equal descriptor (qwen-companion-disk--directory-writers directory))
-               (gethash file qwen-companion-disk--watches))
+  "Note the inotify EVENT in DIRECTORY: a file is open for writing, or moved.
+Where others watch the directory too, filenotify may call the new name of
+a file `created', and no close follows; or the old one `deleted'."
+  (pcase-let* ((`(,descriptor ,actions ,name ,cookie) event)
+               (file (concat (qwen-companion-disk--directory-name directory) name))
+               (watched (gethash file qwen-companion-disk--watches)))
+    (when (equal descriptor (qwen-companion-disk--directory-writers directory))
       (cond
+       ((memq 'moved-from actions)
+        (setq qwen-companion-disk--moved (and watched (cons cookie file))))
+       ((and (memq 'moved-to actions)
+             (equal cookie (car qwen-companion-disk--moved)))
+        (push (cons (cdr qwen-companion-disk--moved) file) qwen-companion-disk--renames)))
+      (cond
+       ((not watched))
        ((or (memq 'modify actions)
             (and (memq 'create actions)
                  ;; A new name of a file that has text is a link.

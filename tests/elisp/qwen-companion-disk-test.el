@@ -327,5 +327,20 @@ Filenotify then reports a rename as a new file too."
               (qwen-companion-disk-unwatch watch)))
         (file-notify-rm-watch other)))))
 
+(ert-deftest qwen-companion-disk-test-a-rename-between-other-watches-is-known ()
+  "Filenotify reports it as a rename to the first and the last of them only."
+  (qwen-companion-disk-test-with '(("a.txt" "one\n"))
+    (let* ((before (file-notify-add-watch default-directory '(change) #'ignore))
+           (watch (qwen-companion-disk-watch (expand-file-name "a.txt") #'ignore))
+           (after (file-notify-add-watch default-directory '(change) #'ignore)))
+      (unwind-protect
+          (progn
+            (rename-file "a.txt" "b.txt")
+            (should (equal (expand-file-name "b.txt")
+                           (qwen-companion-test-wait-for
+                            (qwen-companion-disk-new-name watch)))))
+        (mapc #'file-notify-rm-watch (list before after))
+        (qwen-companion-disk-unwatch watch)))))
+
 (provide 'qwen-companion-disk-test)
 ;;; qwen-companion-disk-test.el ends here
