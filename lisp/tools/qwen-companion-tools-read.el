@@ -529,7 +529,7 @@ from one entry to the next."
             (qwen-companion-problems))))
 
 (defun qwen-companion-tools-read--unchecked (buffer)
-  "Return the end of a sentence about the checks that BUFFER lacks, or nil."
+  "Return the end of a sentence on how BUFFER is unchecked, or nil."
   (with-current-buffer buffer
     (let ((disabled (qwen-companion-problems-disabled)))
       (cond
