@@ -69,12 +69,14 @@ def plain(item: Entry | None) -> Entry | None:
 class Copy:
     """All that was below a root: `files` by name, `directories` with modes, and the files of `repositories`.
 
+    `own` are the directories that repositories keep for themselves, with the files of `repositories` in them.
     `visible` are the names that git does not ignore, those of nested repositories too.
     """
 
     files: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
     directories: dict[bytes, int] = field(default_factory=dict[bytes, int])
     repositories: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
+    own: set[bytes] = field(default_factory=set[bytes])
     visible: set[bytes] = field(default_factory=set[bytes])
     linked: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """The inodes of files with several names."""
@@ -98,24 +100,34 @@ def entry(path: bytes) -> Entry:
 ATTRIBUTE = "user.note"
 
 
+OWN = (b".git", b".hg")
+BARE = {b"HEAD", b"objects", b"refs"}
+
+
 def copy_of(root: bytes) -> Copy:
     """Return all that is below `root`, without the visible names."""
     copy = Copy()
-    waiting = [b""]
+    waiting = [(b"", False)]
     while waiting:
-        below = waiting.pop()
-        with os.scandir(os.path.join(root, below)) as items:
-            for item in sorted(items, key=lambda item: item.name):
-                name = os.path.join(below, item.name)
-                in_git = b".git" in name.split(b"/")
-                if item.is_dir(follow_symlinks=False):
-                    waiting.append(name)
-                    if not in_git:
-                        copy.directories[name] = stat.S_IMODE(item.stat(follow_symlinks=False).st_mode)
-                else:
-                    (copy.repositories if in_git else copy.files)[name] = entry(item.path)
-                    if not in_git and (status := item.stat(follow_symlinks=False)).st_nlink > 1:
-                        copy.linked[name] = status.st_ino
+        below, is_own = waiting.pop()
+        path = os.path.join(root, below)
+        with os.scandir(path) as items:
+            found = sorted(items, key=lambda item: item.name)
+        if not is_own and (os.path.basename(below) in OWN or {item.name for item in found} >= BARE):
+            is_own = True
+            copy.own.add(below)
+        if below and not is_own:
+            copy.directories[below] = stat.S_IMODE(os.lstat(path).st_mode)
+        for item in found:
+            name = os.path.join(below, item.name)
+            if item.is_dir(follow_symlinks=False):
+                waiting.append((name, is_own))
+            elif is_own or item.name in OWN:
+                copy.repositories[name] = entry(item.path)
+            else:
+                copy.files[name] = entry(item.path)
+                if (status := item.stat(follow_symlinks=False)).st_nlink > 1:
+                    copy.linked[name] = status.st_ino
     return copy
 
 
@@ -129,9 +141,11 @@ def visible(root: bytes, environ: Mapping[str, str], empty: Path) -> set[bytes]:
     while waiting:
         below = waiting.pop()
         top = os.path.join(root, below).rstrip(b"/")
-        command: list[str | bytes] = ["git", "-c", "core.fsmonitor=false"]
-        if not os.path.lexists(os.path.join(top, b".git")):
-            command += [f"--git-dir={empty}", b"--work-tree=" + top]
+        own = os.path.join(top, b".git")
+        if not os.path.lexists(own):
+            own = os.fsencode(empty)
+        # A bare repository has a work tree too if it is named.
+        command = ["git", "-c", "core.fsmonitor=false", b"--git-dir=" + own, b"--work-tree=" + top]
         done = subprocess.run(
             [*command, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=top,
@@ -233,6 +247,11 @@ def merged(after: Entry, now: Entry, before: Entry) -> Entry | None:
             places.append(b)
         elif n == b or a == b:
             places.append(n)
+        elif a and n[: len(a)] == a and b[-len(a) :] == a:
+            # One has lines before those, the other one after them.
+            places.append(b + n[len(a) :])
+        elif a and b[: len(a)] == a and n[-len(a) :] == a:
+            places.append(n + b[len(a) :])
         else:
             return None
     is_ended = right.is_ended if mine.is_ended == left.is_ended else mine.is_ended
@@ -408,7 +427,8 @@ class Turn:
             return set(names)
         found = {name for name in names if not _is_text(name) or name.endswith(b".env")}
         for copy in (self.before, self.after):
-            # Files that git ignores, and those of other kinds.
+            # What repositories keep for themselves, files that git ignores, and those of other kinds.
+            found |= copy.repositories.keys()
             found |= {name for name, each in copy.files.items() if name not in copy.visible or each.kind == "?"}
         gone, new = self.gone_and_new()
         rules = {name for name in names if name.endswith(b".gitignore")}
@@ -426,8 +446,10 @@ NAMES = (
     *(b"hard.txt", b"owned.txt", b"sub/mail.sh"),
 )
 MODES = {b"sub/mail.sh": 0o6755, b"run.sh": 0o755, b"secret.txt": 0o600, b"group.txt": 0o664}
-KINDS = ("commit", "commit", "none", "unborn", "worktree")
-REPOSITORIES = ("nest", "subm", "wt")
+KINDS = ("commit", "commit", "none", "unborn", "worktree", "bare", "hg")
+WITHOUT_COMMITS = ("none", "unborn", "bare", "hg")
+"""The kinds of trees whose root is no work tree with a commit."""
+REPOSITORIES = ("nest", "subm", "wt", "store", "hgrepo")
 
 
 class Tree:
@@ -470,6 +492,11 @@ class Tree:
         )
         assert done.returncode == 0, (command, done.stderr)
 
+    def hg(self, *command: str, cwd: Path | None = None) -> None:
+        """Run Mercurial as the user does."""
+        command = ("hg", "--config", "ui.username=U", *command)
+        subprocess.run(command, cwd=cwd or self.root, env=self.environ, capture_output=True, check=True)
+
     def _make(self) -> None:
         if self.kind == "worktree":
             main = self.home / "main"
@@ -479,14 +506,19 @@ class Tree:
             self.git("worktree", "add", "-q", "-b", "work", str(self.root), cwd=main)
         else:
             self.root.mkdir()
-            if self.kind != "none":
+            if self.kind in ("commit", "unborn"):
                 self.git("init", "-q")
         self._fill()
-        if self.kind not in ("none", "unborn"):
+        if self.kind not in WITHOUT_COMMITS:
             self._commit()
         for name in self.repositories:
             getattr(self, f"_make_{name}")()
-        if self.kind not in ("none", "unborn") and self.random.random() < 0.6:
+        if self.kind == "bare":
+            self._make_worktrees()
+        elif self.kind == "hg":
+            self.hg("init")
+            self.hg("commit", "-qAm", "x", "a.txt", "run.sh", "image.bin", "sub")
+        if self.kind not in WITHOUT_COMMITS and self.random.random() < 0.6:
             self._delete_some()
 
     def _fill(self) -> None:
@@ -547,24 +579,47 @@ class Tree:
             self.put(os.fsencode(f"{name}/new.txt"), bytes(self.new_text()), 0o600)
             self.put(os.fsencode(f"{name}/x.tmp"), b"user 0 tmp\n")
 
-    def _make_subm(self) -> None:
+    def _origin(self) -> str:
+        """Return the name of a repository to clone."""
         origin = self.home / "origin"
-        origin.mkdir()
-        self.git("init", "-q", cwd=origin)
-        (origin / "s.txt").write_bytes(bytes(self.new_text()))
-        (origin / ".gitignore").write_bytes(b"*.tmp\n")
-        self.git("add", "-A", cwd=origin)
-        self.git("commit", "-q", "-m", "x", cwd=origin)
-        if self.kind == "none":
-            self.git("clone", "-q", str(origin), "subm")
+        if not origin.exists():
+            origin.mkdir()
+            self.git("init", "-q", cwd=origin)
+            (origin / "s.txt").write_bytes(bytes(self.new_text()))
+            (origin / ".gitignore").write_bytes(b"*.tmp\n")
+            self.git("add", "-A", cwd=origin)
+            self.git("commit", "-q", "-m", "x", cwd=origin)
+        return str(origin)
+
+    def _make_subm(self) -> None:
+        if self.kind in ("none", "bare", "hg"):
+            self.git("clone", "-q", self._origin(), "subm")
         else:
-            self.git("submodule", "--quiet", "add", str(origin), "subm")
+            self.git("submodule", "--quiet", "add", self._origin(), "subm")
         self.put(b"subm/x.tmp", b"user 0 tmp\n")
 
     def _make_wt(self) -> None:
-        if self.kind in ("none", "unborn"):
-            return
-        self.git("worktree", "add", "-q", "-b", "side", "wt", "trunk")
+        if self.kind not in WITHOUT_COMMITS:
+            self.git("worktree", "add", "-q", "-b", "side", "wt", "trunk")
+
+    def _make_store(self) -> None:
+        self.git("clone", "-q", "--bare", self._origin(), "store")
+
+    def _make_hgrepo(self) -> None:
+        (self.root / "hgrepo").mkdir()
+        self.hg("init", cwd=self.root / "hgrepo")
+        self.put(b"hgrepo/f.txt", bytes(self.new_text()))
+        self.hg("commit", "-qAm", "x", cwd=self.root / "hgrepo")
+        self.put(b"hgrepo/new.txt", bytes(self.new_text()))
+
+    def _make_worktrees(self) -> None:
+        """Make a bare repository with worktrees beside it."""
+        self.git("clone", "-q", "--bare", self._origin(), ".bare")
+        (self.root / ".git").write_text("gitdir: ./.bare\n")
+        for name in ("main", "topic"):
+            self.git("worktree", "add", "-q", name)
+            self.put(os.fsencode(f"{name}/new.txt"), bytes(self.new_text()))
+            self.repositories.append(name)
 
     def put(self, name: bytes, data: bytes, mode: int = 0o644) -> None:
         """Put `data` into the file `name`."""
@@ -622,8 +677,9 @@ class Tree:
             *([self._recode] * 2),
             *([self._delete, self._move] * 2),
             *([self._delete_tree, self._move_tree, self._exchange] * 1),
-            *([self._use_git] * (self.kind != "none")),
+            *([self._use_git] * (self.kind not in ("none", "bare", "hg"))),
             *([self._repository] * bool(self.repositories)),
+            *([self._commit_elsewhere] * 2),
         ]
         for kind in self.random.choices(kinds, k=self.random.randint(1, 4)):
             for action in kind(copy_of(os.fsencode(self.root)) if kind is None else self.copy()):
@@ -651,6 +707,13 @@ class Tree:
         lenient = turn.lenient(changed | told)
         bad = [f"not told: {name!r}" for name in sorted(changed - told - lenient)]
         bad += [f"told, and not changed: {name!r}" for name in sorted(told - changed - lenient)]
+        bad += [f"told, and a repository's own: {name!r}" for name in sorted(told & turn.after.repositories.keys())]
+        for own in (own for own in turn.before.own & turn.after.own if os.path.basename(own) != b".git"):
+            is_told = f"the repository {os.fsdecode(own)} has changed too; undo leaves it alone" in turn.notes
+            if not is_told and _changed_below(own, turn, rb"store/00changelog\.i|HEAD|packed-refs|refs/.*"):
+                bad.append(f"not told: commits in {own!r}")
+            elif is_told and not _changed_below(own, turn, rb".*"):
+                bad.append(f"told, and not changed: {own!r}")
         if bad:
             raise Difference("\n".join(bad))
 
@@ -779,14 +842,46 @@ class Tree:
         ]
         yield from self._sh(self.random.choice(commands))
 
+    def _commit_elsewhere(self, copy: Copy) -> Iterator[Action]:
+        """Commit in a bare repository or one of Mercurial, or let it change what it keeps for itself."""
+        command = self._command_in_repository(copy, "agent")
+        if command is not None:
+            yield Action(command)
+
+    def _command_in_repository(self, copy: Copy, who: str) -> str | None:
+        """Return a command by which `who` changes the history of a bare repository or one of Mercurial."""
+        owns = [own for own in sorted(copy.own) if os.path.basename(own) != b".git"]
+        if not owns:
+            return None
+        own = self.random.choice(owns)
+        line = self.line(who)
+        if os.path.basename(own) == b".hg":
+            add = f"echo {line.decode()} > '{line.decode()}' && hg add -q '{line.decode()}'"
+            commit = f"hg --config ui.username={who} commit -qm x"
+            commands = [*[f"{add} && {commit}"] * 3, f"{commit} --amend", "hg update -qC 0", "hg update -qC tip"]
+            directory = os.path.dirname(own)
+        else:
+            git = f"git -c user.name={who} -c user.email={who}@example.org -c gc.auto=0"
+            commit = f"{git} update-ref HEAD $({git} commit-tree -p HEAD -m '{line.decode()}' 'HEAD^{{tree}}')"
+            branch = f"{git} branch b{self._number}"
+            # Written again with the same bytes, packed-refs counts as changed.
+            commands = [*[commit] * 3, branch, f"{branch} && {git} pack-refs --all", f"{branch} && {git} gc -q"]
+            commands += [f"{git} worktree add -q ../wt{self._number}"] * (own == b".bare")
+            directory = own
+        directory = shlex.quote(os.fsdecode(b"./" + directory))
+        return f"cd {directory} && {self.random.choice(commands)}"
+
     # --- The user ---
 
     def user_edits(self) -> None:
         """Let the user do something, in Emacs or outside of it."""
         copy = self.copy()
-        way = self.random.choice(["saved", "saved", "unsaved", "unsaved", "outside", "outside", "more"])
+        way = self.random.choice(["saved", "saved", "unsaved", "unsaved", "outside", "outside", "more", "commits"])
         if way == "more":
             self._user_does_more(copy)
+            return
+        if way == "commits":
+            self._user_commits(copy)
             return
         name = self._pick(
             copy,
@@ -830,6 +925,25 @@ class Tree:
         ways[what]()
         self.emacs.call("turns-follow")
 
+    def _user_commits(self, copy: Copy) -> None:
+        command = self._command_in_repository(copy, "user")
+        # A buffer's unsaved text would contradict what an update writes.
+        if command is not None and ("update -" not in command or not self.unsaved()):
+            self.script.append(f"user, outside: $ {command}")
+            subprocess.run(["sh", "-c", command], cwd=self.root, env=self.environ, capture_output=True, check=False)
+            self.emacs.call("turns-follow")
+
+    def sound(self, copy: Copy) -> set[bytes]:
+        """Return the directories `own` of `copy` whose repositories have all that their histories name."""
+        return {own for own in copy.own if self._is_sound(own)}
+
+    def _is_sound(self, own: bytes) -> bool:
+        path = os.path.join(bytes(self.root), own)
+        command: list[str | bytes] = ["git", b"--git-dir=" + path, "fsck", "--full", "--no-progress"]
+        if os.path.basename(own) == b".hg":
+            command = ["hg", "-R", os.path.dirname(path), "verify", "-q"]
+        return subprocess.run(command, env=self.environ, capture_output=True, check=False).returncode == 0
+
     def unsaved(self) -> dict[bytes, tuple[bytes, bool]]:
         """Return the unsaved texts of buffers by name, and whether each has conflicts."""
         found = cast("list[tuple[str, str, object]]", self.emacs.call("turns-unsaved") or [])
@@ -866,6 +980,16 @@ class Tree:
                 path, place = self.random.choice(hunks)
                 for key in keys:
                     Undo(self, turn, key, path, place=place).press()
+
+
+def _changed_below(own: bytes, turn: Turn, pattern: bytes) -> bool:
+    """Return whether `turn` changed files of the repository with the directory `own` whose names match `pattern`."""
+    names = re.compile(re.escape(own) + b"/(?:" + pattern + b")", re.DOTALL)
+    before, after = (
+        {name: each for name, each in copy.repositories.items() if names.fullmatch(name)}
+        for copy in (turn.before, turn.after)
+    )
+    return before != after
 
 
 def _is_text(name: bytes) -> bool:
@@ -911,6 +1035,7 @@ class Undo:
         # The command waits for the others.
         tree.emacs.call("turns-follow", *self._paths())
         self.unsaved = tree.unsaved()
+        sound = tree.sound(copy_of(bytes(tree.root)))
         self.now = tree.copy()
         self.files = tree.effective(self.now)
         tree.script.append(f"{self.key} on turn {tree.turns.index(self.turn)} {self.path or ''} {self.place or ''}")
@@ -922,7 +1047,7 @@ class Undo:
         self.then = tree.copy()
         self.then_unsaved = tree.unsaved()
         self.results = {**tree.effective(self.then), **self._marked()}
-        self._check_all()
+        self._check_all(sound - tree.sound(self.then))
         for name, (_, conflict) in self.then_unsaved.items():
             if conflict:
                 tree.emacs.call("turns-drop", os.path.join(tree.root, os.fsdecode(name)))
@@ -976,7 +1101,7 @@ class Undo:
         """Return the names that may change, None for all of the turn."""
         return None if self.path is None else set(map(self._name, self._paths()))
 
-    def _check_all(self) -> None:
+    def _check_all(self, damaged: set[bytes]) -> None:
         scope = self._scope()
         names = self.before.files.keys() | self.files.keys() | self.results.keys()
         lenient = self._lenient(names)
@@ -1001,11 +1126,12 @@ class Undo:
             if not any(name in (each, os.path.dirname(each)) for each in self.before.files)
         ]
         bad += [
-            f"of git: {name!r}: {self.now.repositories.get(name)} -> {self.then.repositories.get(name)}"
+            f"of a repository: {name!r}: {self.now.repositories.get(name)} -> {self.then.repositories.get(name)}"
             for name in self.now.repositories.keys() | self.then.repositories.keys()
             # Emacs itself refreshes the index.
             if not name.endswith(b"/index") and self.now.repositories.get(name) != self.then.repositories.get(name)
         ]
+        bad += [f"damaged: {own!r}" for own in sorted(damaged)]
         lost = self._users_lines(self.files, self.unsaved) - self._users_lines(self.results, self.then_unsaved)
         # What the user wrote may have been moved or copied by the agent, and deleted in what is brought back.
         lost -= self._users_lines(self.after.files, {}) - self._users_lines(self.before.files, {})
@@ -1028,8 +1154,10 @@ class Undo:
         everything = (self.files.values(), [*self.results.values(), *self.then.files.values()])
         now, then = ({each.data for each in entries} for entries in everything)
         moved = {name for name, each in self.before.files.items() if self.after.files.get(name) != each}
-        again = {self.files[name].data for name in self._deleted_again()}
-        return {name for name in moved if self.before.files[name].data in now - then - again}
+        # What may go: the text of a file of which another text is asked for, perhaps that of a copy too.
+        gone = {self.files[name].data for name in self._deleted_again()}
+        gone |= {each.data for name, each in self.after.files.items() if name in self.before.files.keys() & moved}
+        return {name for name in moved if self.before.files[name].data in now - then - gone}
 
     def _deleted_again(self) -> set[bytes]:
         """Return the files that are there and that the agent deleted, which is brought back."""
@@ -1045,14 +1173,14 @@ class Undo:
         """Return the states allowed at `name` now."""
         before, after = self.before.files.get(name), self.after.files.get(name)
         now = self.files.get(name)
-        if scope is not None and name not in scope and name not in self.now.linked:
+        # What is written to one name of a file is in the others.
+        others = [each for each, inode in self.now.linked.items() if inode == self.now.linked.get(name)]
+        if scope is not None and scope.isdisjoint([name, *others]):
             return {now}
         if self.place is not None and before is not None and after is not None:
             before = self._with_place(before, after)
         good = allowed(before, after, now)
-        if name in self.now.linked:
-            # What is written to one name is in the others.
-            others = [each for each, inode in self.now.linked.items() if inode == self.now.linked[name]]
+        if others:
             good = set[Entry | None]().union(
                 *(
                     allowed(self.before.files.get(each), self.after.files.get(each), self.files.get(each))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import hypothesis
@@ -11,7 +12,10 @@ import pytest
 
 from random_turns import run
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(shutil.which("hg") is None, reason="Mercurial is not installed; scripts/setup tests does that"),
+]
 
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
