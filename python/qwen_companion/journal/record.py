@@ -14,11 +14,11 @@ from qwen_companion.frozen import frozen
 from qwen_companion.journal.answers import Answers, RecordError
 from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
+from qwen_companion.journal.histories import Histories
 from qwen_companion.journal.looks import Change
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
-from qwen_companion.journal.rules import history_of
 from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.store import DISK, MERGE, UNDO, UNREVIEWED, Store, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
@@ -26,7 +26,6 @@ from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.privacy.rules import edited_file
-from qwen_companion.privacy.verdicts import printable
 from qwen_companion.processes import has_ended
 
 ONE_GO_MS = 5 * 60 * 1000
@@ -72,6 +71,7 @@ class Record:
         if f"{self.site.home}/".startswith(self.site.true.rstrip("/") + "/"):
             raise NoRecordError("it is your home directory, or contains it")
         self._lock = threading.RLock()
+        self._environ = environ
         try:
             self._directory = RecordDirectory(root, environ)
         except OSError as error:
@@ -98,8 +98,7 @@ class Record:
         self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
         self.nets = Nets(store, self._files)
         self.unseen = Unseen(store, self._files, self.names, self.site)
-        self._histories: Mapping[str, object] | None = None
-        """What `history_of` has returned for the directories of repositories below the root; None before a scan."""
+        self._histories = Histories(self.site.true, self._environ)
         self._forget_repositories()
 
     def _forget_repositories(self) -> None:
@@ -109,11 +108,7 @@ class Record:
             if (directory := self.rules.own_directory(os.fsdecode(path))) is not None:
                 by_directory.setdefault(directory, []).append(path)
         for directory, paths in by_directory.items():
-            self.store.forget_files(paths, self._left_alone(directory))
-
-    def _left_alone(self, directory: str) -> str:
-        name = os.path.relpath(directory, self.site.true)
-        return f"the repository {printable(name)} has changed too; undo leaves it alone"
+            self.store.forget_files(paths, self._histories.left_alone(directory))
 
     @property
     def news(self) -> str | None:
@@ -176,18 +171,17 @@ class Record:
 
             found = self._files.take(keep, skip)
             notes = [f"not recorded: {text}" for text in found.left_out]
-            before = self._histories
-            self._histories = {name: history_of(name) for name in found.repositories}
-            if before is not None:
-                if self._histories.keys() - before.keys():
-                    # Some of their files may have been found before it was clear what they are.
-                    self._forget_repositories()
-                notes += [self._left_alone(name) for name, its in self._histories.items() if before.get(name) != its]
-            if notes:
+            changed, is_any_new = self._histories.look(found.repositories)
+            if is_any_new:
+                # Some of their files may have been found before it was clear what they are.
+                self._forget_repositories()
+            if notes or changed:
                 (of,) = choose([os.fsencode(self.site.true)])
                 if of.turn is not None:
                     for text in notes:
                         self.store.add_note(of.turn, text)
+                    for own in changed:
+                        self.store.add_note(of.turn, *self._histories.note(of.turn, own))
             return bool(found.changes)
 
     @property

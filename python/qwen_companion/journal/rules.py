@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 
 from qwen_companion.errors import RuleFileError, UnknownNameError
 from qwen_companion.privacy import options as user
@@ -17,18 +16,6 @@ from qwen_companion.privacy.rules import RULES, fragment, secret
 
 OWN = frozenset((".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "_FOSSIL_", "CVS"))
 """Names of what version control systems keep for themselves in a work tree."""
-
-_HISTORY = {
-    ".hg": "store/00changelog.i",
-    ".sl": "store/00changelog.i",
-    ".svn": "wc.db",
-    ".bzr": "branch/last-revision",
-    ".jj": "repo/op_heads/heads",
-    "_darcs": "hashed_inventory",
-    ".pijul": "pristine/db",
-    "CVS": "Entries",
-}
-"""A file, or a directory, in them that each commit writes."""
 
 
 class RecordRules:
@@ -125,19 +112,6 @@ def own_directory(root: str, path: str, known: dict[str, str | None]) -> str | N
             directory = os.path.dirname(directory)
     known.update(dict.fromkeys(new, known[directory]))
     return known[directory]
-
-
-def history_of(own: str) -> tuple[tuple[str, int, int], ...]:
-    """Return what is different after each commit to the repository with the directory `own`.  Waits for the disk."""
-    history = _HISTORY.get(os.path.basename(own))
-    names = [os.path.join(own, name) for name in ([history] if history else ["", "HEAD", "packed-refs"])]
-    names += [os.path.join(above, name) for above, _, files in os.walk(os.path.join(own, "refs")) for name in files]
-    found: list[tuple[str, int, int]] = []
-    for name in names:
-        with suppress(OSError):
-            status = os.lstat(name.rstrip("/"))
-            found.append((name, status.st_mtime_ns, status.st_size))
-    return tuple(found)
 
 
 _FRAGMENTS = tuple(dict.fromkeys(fragment(pattern) for rule in RULES for pattern in rule.patterns))

@@ -179,11 +179,11 @@ class Store:
         row = self.database.row(f"{_SELECT_TURN} order by id desc limit 1")
         return None if row is None else _turn(row)
 
-    def add_note(self, turn: int, note: str) -> None:
-        """Add `note` to those of `turn`, once."""
+    def add_note(self, turn: int, note: str, replaced: str | None = None) -> None:
+        """Add `note` to those of `turn`, once, in the place of the one `replaced`."""
         found = self.turn(turn)
         if found is not None and note not in found.notes:
-            notes = json.dumps((*found.notes, note)[:20])
+            notes = json.dumps((*(each for each in found.notes if each != replaced), note)[:20])
             self.database.execute("update turns set notes = ? where id = ?", notes, turn)
 
     def turns(self) -> list[TurnRow]:

@@ -1294,7 +1294,8 @@ def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project
     project.end(turn)
     assert project.kinds(turn) == {"a.txt": "modified"}
     assert set(project.notes(turn)) == {
-        f"the repository {name} has changed too; undo leaves it alone" for name in (".bare", "new", "sub/.hg")
+        *(f"the repository {name} has changed too; undo leaves it alone" for name in ("new", "sub/.hg")),
+        "1 commit in the repository .bare; undo leaves it alone",
     }
     # In a later one nothing has happened there.
     later = project.command(a_txt=b"three\n")
@@ -1302,9 +1303,32 @@ def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project
     assert project.notes(later) == ()
 
 
-def _a_commit(project: Project) -> str:
+def test_the_commits_of_a_turn_are_counted_and_packing_is_none(any_project: Project) -> None:
+    project = any_project
+    subprocess.run(["git", "init", "--quiet", "--bare", ".bare"], cwd=project.root, check=True, capture_output=True)
+    first = _a_commit(project)
+    project.git("--git-dir=.bare", "update-ref", "refs/heads/a", first)
+    turn = project.command(a=b"1")
+    project.git("--git-dir=.bare", "pack-refs", "--all")
+    project.git("--git-dir=.bare", "gc", "--quiet")
+    project.scan(turn)
+    assert project.notes(turn) == ()
+    for said in ("1 commit", "2 commits"):
+        first = _a_commit(project, first)
+        project.git("--git-dir=.bare", "update-ref", "refs/heads/a", first)
+        project.scan(turn)
+        assert project.notes(turn) == (f"{said} in the repository .bare; undo leaves it alone",)
+    project.git("--git-dir=.bare", "branch", "--delete", "--force", "a")
+    # It would keep whoever reads it waiting.
+    os.mkfifo(project.root / ".bare/refs/pipe")
+    project.end(turn)
+    assert project.notes(turn) == ("the repository .bare has changed too; undo leaves it alone",)
+
+
+def _a_commit(project: Project, *parents: str) -> str:
     tree = project.git("--git-dir=.bare", "mktree").strip()
-    return project.git("--git-dir=.bare", "commit-tree", "-m", "x", tree).strip()
+    options = [word for parent in parents for word in ("-p", parent)]
+    return project.git("--git-dir=.bare", "commit-tree", "-m", "x", *options, tree).strip()
 
 
 def test_a_work_tree_in_the_directory_of_a_bare_repository_is_recorded(project: Project) -> None:

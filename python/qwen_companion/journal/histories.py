@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""New commits in repositories whose insides are not recorded: undo leaves them alone, and a turn says so."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from qwen_companion.git import Git, GitError, place
+from qwen_companion.privacy.disk import read_start
+from qwen_companion.privacy.verdicts import printable
+
+_HISTORY = {
+    ".hg": "store/00changelog.i",
+    ".sl": "store/00changelog.i",
+    ".svn": "wc.db",
+    ".bzr": "branch/last-revision",
+    ".jj": "repo/op_heads/heads",
+    "_darcs": "hashed_inventory",
+    ".pijul": "pristine/db",
+    "CVS": "Entries",
+    ".fslckout": "",
+    "_FOSSIL_": "",
+}
+"""A file, or a directory, in them that each commit writes."""
+
+_COMMIT = re.compile(rb"[0-9a-f]{40,64}")
+
+_MOST_PACKED, _MOST_HEAD = 64 * 1024 * 1024, 4096
+"""Bytes of a file of branches, and of one branch, that are read."""
+
+_MOST = 100
+"""Notes of turns that are kept to be counted on."""
+
+History = Mapping[bytes, bytes]
+"""The commits of branches by their names, or in another repository than git's, what a commit changes."""
+
+
+class Histories:
+    """The histories of the repositories below a root.  The methods wait for the disk and git."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        """`root` is a true name."""
+        self._root = root
+        self._git = Git(environ)
+        self._before: Mapping[str, History] | None = None
+        self._now: Mapping[str, History] | None = None
+        self._noted: dict[tuple[int, str], tuple[History, str]] = {}
+        """The notes of turns about repositories, each with the history before the turn."""
+
+    def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
+        """Return which of the directories `owns` have other histories than at the last look, and whether any is new."""
+        self._before, self._now = self._now, {own: _history_of(own) for own in owns}
+        if self._before is None:
+            return [], False
+        changed = [own for own, its in self._now.items() if self._before.get(own) != its]
+        return changed, not self._now.keys() <= self._before.keys()
+
+    def note(self, turn: int, own: str) -> tuple[str, str | None]:
+        """Return the note for `turn`, in which the history of `own` has changed, and the one it replaces, if any."""
+        since, replaced = self._noted.get((turn, own), ((self._before or {}).get(own, {}), None))
+        text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
+        if len(self._noted) > _MOST:
+            self._noted.clear()
+        self._noted[turn, own] = since, text
+        return text, replaced
+
+    def left_alone(self, own: str, commits: int = 0) -> str:
+        """Return in words that undo leaves the directory `own` alone, in which so many `commits` are known."""
+        name = printable(os.path.relpath(own, self._root))
+        if commits:
+            return f"{commits} commit{'s' if commits > 1 else ''} in the repository {name}; undo leaves it alone"
+        return f"the repository {name} has changed too; undo leaves it alone"
+
+    def _count(self, own: str, before: History, after: History) -> int:
+        """Return how many commits `after` has that `before` has not; 0 where git does not tell."""
+        new = list(_lines(b"", (commit for name, commit in after.items() if before.get(name) != commit)))
+        # Another program than git would run what the repository names.
+        if not new or not before or os.path.basename(own) in _HISTORY:
+            return 0
+        data = b"".join((*new, *_lines(b"^", before.values())))
+        with suppress(GitError, ValueError):
+            return int(self._git.run(["rev-list", "--count", "--stdin"], own, data, options=place(own, own)))
+        return 0
+
+
+def _lines(sign: bytes, commits: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines with `sign` that git reads for those of `commits` that are no names of branches."""
+    return (b"%b%b\n" % (sign, commit) for commit in commits if _COMMIT.fullmatch(commit))
+
+
+def _history_of(own: str) -> History:
+    """Return the history of the repository with the directory `own`."""
+    kept = _HISTORY.get(os.path.basename(own))
+    return dict(_stamp(os.path.join(own, kept))) if kept is not None else dict(_branches(own))
+
+
+def _branches(own: str) -> Iterator[tuple[bytes, bytes]]:
+    # Git packs them without changing them.
+    with suppress(OSError):
+        for line in read_start(os.path.join(own, "packed-refs"), _MOST_PACKED).splitlines():
+            commit, _, name = line.partition(b" ")
+            if name and not line.startswith((b"#", b"^")):
+                yield name, commit
+    found = (os.path.join(above, name) for above, _, files in os.walk(os.path.join(own, "refs")) for name in files)
+    for path in (*found, os.path.join(own, "HEAD")):
+        with suppress(OSError):
+            yield os.fsencode(os.path.relpath(path, own)), read_start(path, _MOST_HEAD).strip()
+    yield from _stamp(os.path.join(own, "reftable", "tables.list"))
+
+
+def _stamp(path: str) -> Iterator[tuple[bytes, bytes]]:
+    with suppress(OSError):
+        status = os.lstat(path.rstrip("/"))
+        yield os.fsencode(path), b"%d %d" % (status.st_mtime_ns, status.st_size)
