@@ -138,7 +138,7 @@ its key, nil where there is none."
   path branch head locked gone base files uncommitted ahead behind conflicts
   inner)
 (qwen-companion-messages-define "qwen-companion-texts" Texts
-  path error from mixed plain before before-mode after after-mode)
+  path error from mixed plain apart before before-mode after after-mode)
 
 (provide 'qwen-companion-messages)
 ;;; qwen-companion-messages.el ends here

@@ -49,9 +49,10 @@ in it, TARGET those that it is to have if they are, both unibyte strings;
 nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
 permission bits of the file, `link' (the bytes are its target), or nil.
 BINARY is non-nil when the bytes are not those of a text, PLAIN when the
-file is known to have no extended attributes but those that Emacs keeps.
+file is known to have no extended attributes but those that Emacs keeps,
+APART when its other names on the disk are those of another file.
 LABELS are those of the texts in a conflict."
-  root path from base target base-mode target-mode binary plain
+  root path from base target base-mode target-mode binary plain apart
   (labels qwen-companion-conflicts-undo-labels))
 
 (defconst qwen-companion-undo--limit 20
@@ -133,7 +134,8 @@ a `user-error' when the texts are an error."
      :target-mode (if again after-mode before-mode)
      :binary (not (and (qwen-companion-undo-text-p before)
                        (qwen-companion-undo-text-p after)))
-     :plain (qwen-companion-texts-plain texts))))
+     :plain (qwen-companion-texts-plain texts)
+     :apart (qwen-companion-texts-apart texts))))
 
 (defun qwen-companion-undo-text-p (bytes)
   "Return non-nil when BYTES, a unibyte string or nil, may be a text."
@@ -496,7 +498,9 @@ was not there before."
   "Bring the file of STEP, or its buffer, to its target."
   (let* ((path (qwen-companion-undo-step-path step))
          (target (qwen-companion-undo-step-target step))
-         (buffer (qwen-companion-disk-buffer path))
+         (buffer (if (qwen-companion-undo-step-apart step)
+                     (get-file-buffer path)
+                   (qwen-companion-disk-buffer path)))
          (bytes (qwen-companion-undo--bytes path)))
     (when (and bytes (not (file-writable-p path)))
       (user-error "It is read-only on disk"))
@@ -508,9 +512,7 @@ was not there before."
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((equal bytes (qwen-companion-undo-step-base step))
-      (qwen-companion-undo--replace path bytes target
-                                    (qwen-companion-undo-step-target-mode step)
-                                    (qwen-companion-undo-step-plain step))
+      (qwen-companion-undo--replace path bytes target step)
       'written)
      ((null bytes)
       (user-error "It is not there any more"))
@@ -536,27 +538,28 @@ Return the outcome, as in `qwen-companion-undo-run'."
                 (find-file-noselect path t)))
       (qwen-companion-undo--replace
        path bytes
-       (encode-coding-string (or (qwen-companion-merge-result-text merged) theirs) coding t))
+       (encode-coding-string (or (qwen-companion-merge-result-text merged) theirs) coding t)
+       step)
       'written)))
 
-(defun qwen-companion-undo--replace (path expected bytes &optional mode plain)
+(defun qwen-companion-undo--replace (path expected bytes step)
   "Replace EXPECTED, the bytes of the file PATH, by BYTES.
 Each of both is nil where there is no file, or is to be none.  A buffer
-that visits it follows.  MODE and PLAIN are as in
-`qwen-companion-undo--write'."
+that visits it follows.  STEP is as in `qwen-companion-undo--write'."
   (let* ((found (and (file-remote-p path) (qwen-companion-undo--far-file path)))
          (buffer (if (file-remote-p path)
                      ;; Another name would be asked for over the line.
                      (get-file-buffer path)
                    (qwen-companion-disk-buffer path))))
     (if (file-remote-p path)
-        (qwen-companion-undo--write-far path expected bytes (or mode (cdr found)))
+        (qwen-companion-undo--write-far
+         path expected bytes (qwen-companion-undo--mode step (cdr found)))
       (unless (equal expected (qwen-companion-undo--bytes path))
         (user-error "It has just changed on disk; try again in a moment"))
       ;; The journal has all that is in it, so a crash of the machine loses
       ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
       (let ((write-region-inhibit-fsync t))
-        (qwen-companion-undo--write path bytes mode plain)))
+        (qwen-companion-undo--write path bytes step)))
     (when buffer
       (qwen-companion-undo--reread buffer path))))
 
@@ -571,12 +574,12 @@ A line feed in them is one in the text."
         coding
       'iso-latin-1-unix)))
 
-(defun qwen-companion-undo--write (path bytes &optional mode plain)
+(defun qwen-companion-undo--write (path bytes step)
   "Let the file PATH have BYTES; what else it has stays, other names too.
-A new one gets the permission bits MODE.  PLAIN is as in a step.
-Directories that are missing are made, empty ones in its place are
-removed.  Whatever fails, the old bytes are in PATH, or else in the file
-that the error names."
+A new one, and one that STEP takes apart from its other names, gets the
+permission bits of STEP.  Directories that are missing are made, empty
+ones in its place are removed.  Whatever fails, the old bytes are in PATH,
+or else in the file that the error names."
   (qwen-companion-undo--make-room path)
   (let ((file-name-handler-alist nil)
         (aside (make-temp-name (expand-file-name ".qwen-companion-"
@@ -584,11 +587,13 @@ that the error names."
     (qwen-companion-undo--put aside "" 'excl)
     (unwind-protect
         (cond
-         ((not (file-regular-p path))
+         ((or (qwen-companion-undo-step-apart step) (not (file-regular-p path)))
           (qwen-companion-undo--put aside bytes)
-          (set-file-modes aside (or mode (logand #o666 (default-file-modes))))
-          (rename-file aside path))
-         ((or (and plain (qwen-companion-undo--same-owner-p path aside)
+          (set-file-modes aside (or (qwen-companion-undo--mode step (file-modes path))
+                                    (logand #o666 (default-file-modes))))
+          (rename-file aside path (qwen-companion-undo-step-apart step)))
+         ((or (and (qwen-companion-undo-step-plain step)
+                   (qwen-companion-undo--same-owner-p path aside)
                    (progn
                      (ignore-errors
                        (set-file-extended-attributes
@@ -709,7 +714,7 @@ Signal a `user-error' if something else is in its place now."
                (make-symbolic-link
                 (decode-coding-string target (qwen-companion-undo--name-coding)) path))
         ('nil nil)
-        (_ (qwen-companion-undo--write path target mode)))
+        (_ (qwen-companion-undo--write path target step)))
       'written))))
 
 (defun qwen-companion-undo--name-coding ()
@@ -760,11 +765,11 @@ If it has no unsaved text, write it.  Return the outcome, as in
          ((> (qwen-companion-merge-result-conflicts merged) 0)
           (qwen-companion-conflicts-begin nil nil nil)
           'conflict)
-         ((or modified (not (qwen-companion-undo--write-buffer))) 'unsaved)
+         ((or modified (not (qwen-companion-undo--write-buffer step))) 'unsaved)
          (t 'written))))))
 
-(defun qwen-companion-undo--write-buffer ()
-  "Write the current buffer to its file, without what is run when it is saved.
+(defun qwen-companion-undo--write-buffer (step)
+  "Write the current buffer to the file of STEP, without what is run at saving.
 Return non-nil if its coding system has all its characters."
   (let ((text (qwen-companion-disk-text (current-buffer) "\n"))
         (path buffer-file-name))
@@ -773,7 +778,8 @@ Return non-nil if its coding system has all its characters."
       (condition-case err
           (qwen-companion-undo--replace
            path (qwen-companion-undo--bytes path)
-           (encode-coding-string text buffer-file-coding-system))
+           (encode-coding-string text buffer-file-coding-system)
+           step)
         (error
          (set-buffer-modified-p t)
          (signal (car err) (cdr err))))

@@ -279,6 +279,7 @@ turn.  The files are written and Emacs is told."
             :after (cdr newest)
             :before-mode (and (car oldest) #o644)
             :after-mode (and (cdr newest) #o644)
+            :apart (plist-get file :apart)
             :from (plist-get file :from)))))
 
 (defun qwen-companion-changes-test--wrote (payload)

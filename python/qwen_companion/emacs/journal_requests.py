@@ -19,7 +19,7 @@ from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
-from qwen_companion.journal.versions import LINK, Loaded, has_no_attributes
+from qwen_companion.journal.versions import LINK, Loaded, has_no_attributes, inode_at
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.tasks import log_failure
 from qwen_companion.threads import in_thread
@@ -148,7 +148,8 @@ def _differences(
 
 def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply:
     files = [(file.path, file.previous) for file in call.files]
-    return _reply_with_texts(call, record.answers.texts(files, _scope(record, call.scope)), record.names)
+    scope = _scope(record, call.scope)
+    return _reply_with_texts(call, record.answers.texts(files, scope), record.names, record.answers.linked(scope))
 
 
 def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
@@ -174,9 +175,15 @@ def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, st
 
 
 def _reply_with_texts(
-    call: messages.JournalTexts, nets: Iterable[Net | RecordError], names: Names
+    call: messages.JournalTexts,
+    nets: Iterable[Net | RecordError],
+    names: Names,
+    linked: Collection[int | None] = (),
 ) -> messages.JournalReply:
-    """Return the reply with the texts of the first of `nets`, one for each file of `call`."""
+    """Return the reply with the texts of the first of `nets`, one for each file of `call`.
+
+    `linked` are the inodes of files that have got names of others.
+    """
     texts: list[messages.Texts] = []
     size = 0
     for file, net in zip(call.files, nets, strict=False):
@@ -186,7 +193,8 @@ def _reply_with_texts(
         previous = None if net.previous is None else names.name_out(net.previous)
         sides = _version(net.before), _version(net.after)
         plain = has_no_attributes(net.path) or (net.previous is not None and has_no_attributes(net.previous))
-        texts.append(messages.Texts(file.path, *sides, previous, net.mixed, plain=plain))
+        apart = inode_at(net.path) in linked
+        texts.append(messages.Texts(file.path, *sides, previous, net.mixed, plain=plain, apart=apart))
         size += sum(len(side.data) for side in (net.before, net.after) if side is not None)
         if size >= _BYTES:
             break

@@ -1322,7 +1322,8 @@ class FileVersion:
 class Texts:
     """A file before and after a change, None where it was not there, or the `error`; see `ChangedFile`.
 
-    `plain`: the file on the disk is known to have no extended attributes that Emacs does not keep.
+    `plain`: the file on the disk is known to have no extended attributes that Emacs does not keep.  `apart`: its other
+    names on the disk are another file's.
     """
 
     path: str
@@ -1332,6 +1333,7 @@ class Texts:
     mixed: bool = False
     error: str | None = None
     plain: bool = False
+    apart: bool = False
 
 
 @frozen
@@ -1365,8 +1367,8 @@ class JournalReply(Notification):
         """Return the fields; for texts, `(:id N :texts (TEXTS...) :texts-file S)`.
 
         Each of TEXTS is `(:path S :error S-or-nil :before (FROM TO) :before-mode N-or-link :after (FROM TO) :after-mode
-        N-or-link :from S :mixed B :plain B)`: where the bytes are in the file, which is for Emacs to remove, both nil
-        where there was none; modes are the permission bits.
+        N-or-link :from S :mixed B :plain B :apart B)`: where the bytes are in the file, which is for Emacs to remove,
+        both nil where there was none; modes are the permission bits.
         """
         if self.texts is None:
             return to_plist(self, spool)
@@ -1377,7 +1379,8 @@ class JournalReply(Notification):
 
 def _texts_plist(texts: Texts, data: bytearray) -> list[Sexp]:
     """Return `texts` as Emacs gets them; add the bytes to `data`."""
-    result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed, plain=texts.plain)
+    result = plist(path=texts.path, error=texts.error, **{"from": texts.previous}, mixed=texts.mixed)
+    result += plist(plain=texts.plain, apart=texts.apart)
     for name, version in (("before", texts.before), ("after", texts.after)):
         place, mode = None, None
         if version is not None:

@@ -17,6 +17,7 @@ from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
+from qwen_companion.journal.versions import inode_at
 from qwen_companion.local_ids import local_id
 from qwen_companion.plan_files import kept_plans
 
@@ -143,13 +144,23 @@ class Answers:
             return
         turns = self._with_undos(self._turns_in(scope), scope)
         names = [None if path is None else self._told_name(path) for pair in files for path in pair]
+        unnamed = [path for path in self._store.paths(turns) if self._names.name_out(path) is None]
+        gone = [net for _, net in self._nets.several(unnamed, turns, scope.kind != "turn") if net is not None]
         nets = iter(self._nets.several(names, turns, scope.kind != "turn"))
         for (_, net), (_, old) in zip(nets, nets, strict=True):
             if net is None:
                 yield RecordError(_GONE)
+            elif any(each.path == net.path and each.previous is not None for each in with_renames([*gone, net])):
+                # To delete it would be to undo half of the move.
+                yield RecordError("its name before is not valid UTF-8; move it back in a shell")
             else:
                 is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
                 yield renamed(old, net) if old is not None and is_moved else net
+
+    def linked(self, scope: Scope) -> set[int | None]:
+        """Return the inodes of the files that have got names of others in `scope`, or since."""
+        turns = self._turns_in(scope)
+        return {inode_at(path) for path in self._store.linked(min(turns))} if turns else set()
 
     def spans(self, path: str) -> list[tuple[int, int, str, bool]]:
         """Return which lines of `path` are an agent's: the first, their number, the turn, and whether it was seen.

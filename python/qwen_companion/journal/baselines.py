@@ -199,6 +199,7 @@ class Baseline:
     def _compare(self, look: Look, found: Found, record: Keep) -> None:
         """Add the changes in `look` to `found`, and take its files into the index."""
         index, paths = look.index, look.paths
+        linked = _linked(index, paths)
         there: dict[bytes, Version] = {}
         gone: list[bytes] = []
         for start in range(0, len(paths), CHUNK):
@@ -223,7 +224,8 @@ class Baseline:
                     there[path] = replace(item.version, mode=git_mode(item.version.mode))
                 change = Change(name, before, None if item is None else item.version)
                 if change.before != change.after:
-                    change = replace(change, known=self._evidence.is_known(name, before))
+                    known = self._evidence.is_known(name, before)
+                    change = replace(change, known=known, linked=path in linked)
                     changes.append(change)
                     if item is not None:
                         loaded.append(item)
@@ -263,6 +265,16 @@ class Baseline:
         :raises OSError: where it cannot be read
         """
         return None if is_behind_link(name) else load(name, algorithm or self.indexes.algorithm)
+
+
+def _linked(index: Index, paths: Sequence[bytes]) -> set[bytes]:
+    """Return those of `paths` in whose place a name of another file has come."""
+    linked: set[bytes] = set()
+    for path in paths:
+        with suppress(OSError):
+            if os.lstat(index.prefix + path).st_nlink > 1:
+                linked.add(path)
+    return linked & index.moved().keys() if linked else linked
 
 
 def _algorithm_of(version: Version | None, otherwise: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from qwen_companion.errors import CompanionError
 
-FORMAT = 1
+FORMAT = 2
 
 _TABLES = """
 create table if not exists blobs(digest text primary key, packed integer not null, data blob not null) without rowid;
@@ -43,6 +43,7 @@ create table if not exists removed(
   path blob, line blob, previous blob, origin integer, primary key(path, line, previous)) without rowid;
 create table if not exists rewound(turn integer primary key, copy text);
 create table if not exists rewinding(turn integer primary key);
+create table if not exists linked(write integer primary key);
 """
 
 _FORMER = "create table undone(turn integer, session text, path blob, primary key(turn, path));"

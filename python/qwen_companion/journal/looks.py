@@ -32,13 +32,14 @@ Skip = Callable[[bytes], bool]
 class Change:
     """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now.
 
-    Unless it is `known`, it may have been something else as well.
+    Unless it is `known`, it may have been something else as well.  `linked`: it is a name of another file now.
     """
 
     path: bytes
     before: Version | None
     after: Version | None
     known: bool = True
+    linked: bool = False
 
 
 @dataclass

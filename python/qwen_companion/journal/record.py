@@ -234,7 +234,8 @@ class Record:
                 self._stamps[change.path] = self.site.stamp(change.path)
         for cause, its in by_cause.items():
             rows = [(change.path, change.before, change.after) for change in its]
-            writes = self.store.record(rows, cause.turn, cause.tool, cause.agent)
+            linked = {change.path for change in its if change.linked}
+            writes = self.store.record(rows, cause.turn, cause.tool, cause.agent, linked)
             if cause.turn is not None and cause.tool in _FOUND:
                 times = (self.site.changed_at(change.path) for change in its)
                 self._times.update(zip(writes, times, strict=True))

@@ -208,19 +208,36 @@ class Store:
             )
 
     def record(
-        self, changes: Sequence[tuple[bytes, Version | None, Version | None]], turn: int | None, tool: str, agent: str
+        self,
+        changes: Sequence[tuple[bytes, Version | None, Version | None]],
+        turn: int | None,
+        tool: str,
+        agent: str,
+        linked: Collection[bytes] = (),
     ) -> range:
         """Record `changes`, each a path with its old and its new version, as writes of `turn`; return their numbers.
 
-        Changes without a turn are kept only for files that an agent has written too.
+        Changes without a turn are kept only for files that an agent has written too.  The paths `linked` have become
+        names of other files.
         """
         with self.database.transaction() as db:
             writes = (Write(turn, path, before, after, tool, agent) for path, before, after in changes)
             kept = [write for write in writes if turn is not None or self.is_known(write.path)]
             self.add(kept)
             (last,) = db.execute("select last_insert_rowid()").fetchone()
+            numbers = range(last + 1 - len(kept), last + 1)
+            others = ((number,) for number, write in zip(numbers, kept, strict=True) if write.path in linked)
+            db.executemany("insert into linked values(?)", others)
             self.contents.set_current((path, after) for path, _, after in changes)
-        return range(last + 1 - len(kept), last + 1)
+        return numbers
+
+    def linked(self, turn: int) -> list[bytes]:
+        """Return the paths that have become names of other files since their first write in `turn`, or a later turn."""
+        query = (
+            "select distinct path from writes w join linked on write = w.id"
+            " where w.id >= (select min(id) from writes where path = w.path and turn >= ?)"
+        )
+        return [bytes(path) for (path,) in self.database.rows(query, turn)]
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
         """Assign to `turn` the write of `version` to `path`, if one of `tools` made it lately."""
@@ -391,7 +408,8 @@ class Store:
                 db.execute("delete from turns where id = ?", (turn,))
             # Writes of others matter between those of agents only.
             db.execute("delete from writes where path not in (select path from writes where turn is not null)")
-            db.execute("delete from origins where write not in (select id from writes)")
+            for table in ("origins", "linked"):
+                db.execute(f"delete from {table} where write not in (select id from writes)")  # noqa: S608 - these names
             db.execute("delete from removed where path not in (select path from writes)")
             self.contents.forget_unused()
         self.database.give_back()

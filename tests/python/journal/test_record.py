@@ -25,6 +25,7 @@ from qwen_companion.domain import Usage
 from qwen_companion.git import Git, GitError
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
+from qwen_companion.journal.changes import Net
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.first_look import LimitError
 from qwen_companion.journal.index import Index
@@ -1274,6 +1275,39 @@ def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> N
     assert project.kinds(turn) == {"agent.txt~": "added", "b.txt": "modified", "gone~": "deleted"}
     later = project.turn({"#b.txt#": b"a tool has said so\n"})
     assert project.kinds(later) == {"#b.txt#": "added"}
+
+
+def test_a_file_moved_from_a_name_that_is_no_text_is_not_deleted(any_project: Project) -> None:
+    project = any_project
+    project.write("lat\udcff", b"1\n2\n3\n")
+    turn = project.begin()
+    project.write("new", b"1\n2\n4\n")
+    (project.root / "lat\udcff").unlink()
+    project.write("other", b"other\n")
+    project.end(turn)
+    new, other = project.record.answers.texts(
+        [(str(project.root / name), None) for name in ("new", "other")], Scope("turn", turn)
+    )
+    assert str(new) == "its name before is not valid UTF-8; move it back in a shell"
+    assert isinstance(other, Net)
+
+
+def test_a_name_that_another_file_has_got_is_known(any_project: Project) -> None:
+    project = any_project
+    for name in ("a", "b", "c"):
+        project.write(name, name.encode())
+    os.link(project.root / "c", project.root / "d")
+    turn = project.begin()
+    for name in ("a", "c"):
+        project.write(name, b"new")
+    (project.root / "b").unlink()
+    os.link(project.root / "a", project.root / "b")
+    project.end(turn)
+    assert project.kinds(turn) == dict.fromkeys("abcd", "modified")
+    # What is written to b or a would be in the other one.
+    assert project.record.answers.linked(Scope("turn", turn)) == {inode_at(os.fsencode(project.root / "a"))}
+    project.record.store.drop([turn])
+    assert project.record.store.database.rows("select * from linked") == []
 
 
 def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project) -> None:
