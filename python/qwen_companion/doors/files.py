@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import secrets
 import stat
@@ -64,9 +65,13 @@ def _write(path: str, expected: bytes | None, data: bytes) -> None:
         raise OSError(errno.EBUSY, CHANGED)
     if status is not None and (status.st_nlink > 1 or status.st_uid != os.geteuid()):
         # Another file in its place would have fewer names, or another owner.
-        with open(path, "r+b") as file:
-            file.write(data)
-            file.truncate()
+        with open(path, "r+b", buffering=0) as file:
+            try:
+                _replace(file, data)
+            except OSError:
+                # Its own blocks are enough for that, also on a full disk.
+                _replace(file, found or b"")
+                raise
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = os.path.join(os.path.dirname(path), f".qwen-companion-{secrets.token_hex(6)}")
@@ -81,3 +86,12 @@ def _write(path: str, expected: bytes | None, data: bytes) -> None:
         if os.path.lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _replace(file: io.FileIO, data: bytes) -> None:
+    """Let `file` have `data`; OSError with a part of it written."""
+    file.seek(0)
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    file.truncate()

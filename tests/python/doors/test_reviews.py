@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -259,6 +260,23 @@ async def test_a_new_file_with_changes_is_written(site: Site) -> None:
     path = site.project / "new/b.txt"
     await site.reviewed("theirs\n", site.edit("write_file", file_path=str(path), content="mine\n"))
     assert path.read_text() == "theirs\n"
+
+
+async def test_a_linked_file_is_not_cut_off_where_a_longer_text_has_no_room(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    old = b"old\n" * 200_000
+    file.write_bytes(old)
+    os.link(file, tmp_path / "b.txt")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            await LocalFiles().write(str(file), old, b"new\n" * 300_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == old
+    await LocalFiles().write(str(file), old, b"new\n")
+    assert (tmp_path / "b.txt").read_bytes() == b"new\n"
 
 
 @pytest.mark.parametrize("content", [NEW, "one\nfour\n"])
