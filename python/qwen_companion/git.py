@@ -19,7 +19,7 @@ import psutil
 from qwen_companion.errors import CompanionError
 from qwen_companion.programs import find_program, isolated, run
 
-_SETTINGS = (
+SETTINGS = (
     *(
         "--no-pager",
         "-c",
@@ -32,7 +32,7 @@ _SETTINGS = (
     *("-c", "safe.bareRepository=explicit", "-c", "submodule.recurse=false", "-c", "log.showSignature=false"),
 )
 
-_VARIABLES = {
+VARIABLES = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -40,8 +40,9 @@ _VARIABLES = {
     "LC_ALL": "C",
 }
 
-_FLAGS = {
+FLAGS = {
     "blame": ("--no-textconv",),
+    "diff": ("--no-ext-diff", "--no-textconv"),
     "diff-files": ("--no-ext-diff", "--no-textconv"),
     "diff-index": ("--no-ext-diff", "--no-textconv"),
     "diff-tree": ("--no-ext-diff", "--no-textconv"),
@@ -50,7 +51,10 @@ _FLAGS = {
 }
 """What keeps a command of git from running programs, beside settings."""
 
-_NO_FILTERS = frozenset(
+FILTERS_OFF = ("clean=", "smudge=", "process=", "required=false")
+"""The settings of a filter that runs nothing."""
+
+NO_FILTERS = frozenset(
     (
         "cat-file",
         "check-ignore",
@@ -134,7 +138,7 @@ class Git:
             for name, value in isolated(environ).items()
             if not name.startswith("GIT_") or name.startswith("GIT_CONFIG_")
         }
-        self.environ = {**kept, **_VARIABLES}
+        self.environ = {**kept, **VARIABLES}
         if objects is not None:
             self.environ["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = objects
         self._limit_s = limit_s
@@ -167,7 +171,7 @@ class Git:
         :raises GitError: when it fails, with another status than `good`
         """
         name = os.fsdecode(command[0])
-        if not runs_filters and name not in _NO_FILTERS:
+        if not runs_filters and name not in NO_FILTERS:
             options = [*options, *self._without_filters(cwd, options)]
         if name == "check-ignore":
             # It takes no pathspecs, and says so.
@@ -176,7 +180,7 @@ class Git:
             raise StalledError
         try:
             status, output, errors = run(
-                ["git", *_SETTINGS, *options, name, *_FLAGS.get(name, ()), *command[1:]],
+                ["git", *SETTINGS, *options, name, *FLAGS.get(name, ()), *command[1:]],
                 {**self.environ, **(variables or {})},
                 lambda process: self._communicate(process, data),
                 cwd,
@@ -208,7 +212,7 @@ class Git:
             if "=" in key:
                 # Git takes what is before the first of them for the name.
                 raise GitError(f"a filter in the settings of git has an equals sign in its name: {key!r}")
-            for name in ("clean=", "smudge=", "process=", "required=false"):
+            for name in FILTERS_OFF:
                 settings += ["-c", f"{key}.{name}"]
         return settings
 

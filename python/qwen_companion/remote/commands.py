@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from qwen_companion import git
 from qwen_companion.domain import Hop
 from qwen_companion.errors import CompanionError
 
@@ -93,7 +94,14 @@ def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_pace
     Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`, and a CLI that
     waits for its stream is made to ask again after `hold` seconds.  One that `is_paced` says what it has got.
     """
-    keep = {"id": identifier, "seconds": seconds, "hold": hold, "paced": is_paced}
+    safe = {
+        "settings": git.SETTINGS,
+        "variables": git.VARIABLES,
+        "flags": git.FLAGS,
+        "without": git.FILTERS_OFF,
+        "unfiltered": sorted(git.NO_FILTERS),
+    }
+    keep = {"id": identifier, "seconds": seconds, "hold": hold, "paced": is_paced, "git": safe}
     head = f"const KEEP={json.dumps(keep)};".encode("ascii")
     source = head + Path(__file__).with_name("relay.js").read_bytes()
     return b"%d\n" % len(source) + source

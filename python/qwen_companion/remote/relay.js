@@ -7,7 +7,8 @@
 //
 // `require` and `rest`, the bytes after the source, are given by the bootstrap in commands.py; before the source, it
 // has `KEEP`: the `id` of the place in this Emacs, after how many `seconds` without a pipe it ends, and after how many,
-// `hold`, a CLI has to ask for its stream of events again: of one without a word for five minutes it would give up.
+// `hold`, a CLI has to ask for its stream of events again: of one without a word for five minutes it would give up; and
+// `git`, the settings of git.py by which git runs nothing of a repository's.
 "use strict";
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile, execFileSync } = require("child_process");
@@ -658,17 +659,18 @@ function poll(directory) {
 const trees = new Map(); // by root
 let lastTold = 0;
 
-function git(root, words, input = "", timeout = 60000) {
-    const env = {
-        ...process.env, GIT_ALLOW_PROTOCOL: "none", GIT_NO_LAZY_FETCH: "1", GIT_OPTIONAL_LOCKS: "0",
-        GIT_TERMINAL_PROMPT: "0", LC_ALL: "C",
-    };
+// Run git as git.py does: nothing of a repository's runs.
+async function git(root, [name, ...rest], input = "", timeout = 60000) {
+    const kept = Object.entries(process.env).filter(([key]) => !key.startsWith("GIT_") || key.startsWith("GIT_CONFIG_"));
+    const places = (process.env.PATH || "/usr/bin:/bin").split(":").filter((place) => place.startsWith("/"));
+    const env = { ...Object.fromEntries(kept), ...KEEP.git.variables, PATH: places.join(":") };
+    const filters = KEEP.git.unfiltered.includes(name) ? [] : await withoutFilters(root);
     // The command check-ignore refuses to run with that option.
-    const literal = words[0] === "check-ignore" ? [] : ["--literal-pathspecs"];
-    const safe = ["--no-pager", ...literal, "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"];
+    const literal = name === "check-ignore" ? [] : ["--literal-pathspecs"];
+    const words = ["-C", root, ...KEEP.git.settings, ...literal, ...filters, name, ...(KEEP.git.flags[name] || []), ...rest];
     const options = { encoding: "buffer", timeout, maxBuffer: MAX_FILE, env };
     return new Promise((resolve, reject) => {
-        const child = execFile("git", ["-C", root, ...safe, ...words], options, (error, output, errors) => {
+        const child = execFile("git", words, options, (error, output, errors) => {
             if (!error) return resolve(output);
             const reason = errors.toString().trim().split("\n")[0] || "git has failed there";
             const message = error.code === "ENOENT" ? "git is not installed there" : reason;
@@ -677,6 +679,16 @@ function git(root, words, input = "", timeout = 60000) {
         child.stdin.on("error", () => {});
         child.stdin.end(input);
     });
+}
+
+// The options that turn off each filter in the settings of a repository.
+async function withoutFilters(root) {
+    const listed = (await git(root, ["config", "--list", "-z", "--name-only"])).toString().split("\0");
+    const keys = new Set(listed.filter((key) => /^filter[.].*[.]/s.test(key)).map((key) => key.slice(0, key.lastIndexOf("."))));
+    const odd = [...keys].find((key) => key.includes("="));
+    // Git takes what is before the first of them for the name.
+    if (odd) throw new Error(`a filter in the settings of git has an equals sign in its name: ${JSON.stringify(odd)}`);
+    return [...keys].flatMap((key) => KEEP.git.without.flatMap((setting) => ["-c", `${key}.${setting}`]));
 }
 
 // Those of `files` that git ignores; null where it does not say.

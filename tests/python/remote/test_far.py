@@ -20,6 +20,7 @@ import pytest
 from anyio import to_thread
 from pydantic import BaseModel
 
+from hostile_project import make_hostile_project
 from journal_project import Project, turn_row
 from journal_site import site
 from qwen_companion.domain import KnownSession, Peer, PlacedFile, PlaceNames, SessionState, SharedDirectory
@@ -652,3 +653,24 @@ async def test_a_write_of_which_nothing_is_known_says_how_to_find_out(
                 await there.call(lambda: there.site.large("new.txt"))
         finally:
             relay.resume()
+
+
+async def test_git_runs_nothing_of_a_repository_there(home: Path) -> None:
+    root, markers = home / "project", home / "markers"
+    make_hostile_project(root, markers)
+    for marker in markers.iterdir():
+        marker.unlink()
+    path = f"node_modules/.bin:{home.parent}/bin:/usr/bin:/bin"
+    files = [str(root / name) for name in ("a.txt", "b.txt", "sub/c.txt")]
+    async with linked(home, variables={"PATH": path, "GIT_DIR": "/nowhere"}) as (link, _, _):
+        said, _ = await link.ask("versions", paths=files)
+        assert " a.txt" in said["repositories"][0]["text"]
+        checked, _ = await link.ask("check", paths=files)
+        assert [file["ignored"] for file in checked["files"]] == [False, False, False]
+        names, _ = await link.ask("names", root=str(root))
+        assert {"a.txt", "b.txt", "sub/c.txt"} <= set(names["names"])
+        await link.ask("tree", root=str(root), since=-1, skip=[], files=[], watch=False)
+        patch = b"--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+        staged, _ = await link.ask("stage", patch, root=str(root), onto=True)
+        assert staged["staged"] > 0
+    assert sorted(path.name for path in markers.iterdir()) == []
