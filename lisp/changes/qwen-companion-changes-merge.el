@@ -16,6 +16,7 @@
 
 (require 'cl-lib)
 (require 'seq)
+(require 'qwen-companion-backend)
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-undo)
@@ -23,12 +24,16 @@
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-terminal)
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-changes-merge--words
   '("merged" . "The main tree has this already")
   "The words for a report, as in `qwen-companion-changes-undo-report'.")
+
+(defconst qwen-companion-changes-merge--limit 60
+  "Seconds that a command waits until git has made a worktree; it can be quit.")
 
 (defun qwen-companion-changes-merge ()
   "Merge what is at point in a worktree into the main tree of its repository.
@@ -46,9 +51,10 @@ With CHANGES, only these are wanted, of the only view."
          (title (unless (memq (plist-get (qwen-companion-changes-items-group-part group) :scope)
                               '(merge begun tree))
                   (qwen-companion-changes-undo-title group)))
-         (main (qwen-companion-changes-merge--main tree))
          ;; Of a worktree that is removed there are the texts of the turn.
          (removed (not (or (file-remote-p tree) (file-directory-p tree))))
+         (main (funcall (if removed #'qwen-companion-changes-merge--choose #'identity)
+                        (qwen-companion-changes-merge--main tree)))
          (steps (delq nil (mapcar (lambda (view)
                                     (qwen-companion-changes-merge--step
                                      view main
@@ -61,10 +67,7 @@ With CHANGES, only these are wanted, of the only view."
     (qwen-companion-undo-confirm
      paths "merge"
      (and (or removed (cdr steps))
-          (format "%sMerge %s into %s: %s"
-                  (if removed
-                      (format "Worktree %s is removed.  " (qwen-companion-untrusted-text name))
-                    "")
+          (format "Merge %s into %s: %s"
                   (or title (qwen-companion-untrusted-text name))
                   (qwen-companion-untrusted-text (abbreviate-file-name main))
                   (qwen-companion-changes-undo-words
@@ -117,6 +120,24 @@ Whoever has changed it, committed or not."
   "Return the main tree of the worktree TREE, ready to be merged into."
   (qwen-companion-journal-reply-root
    (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
+
+(defun qwen-companion-changes-merge--choose (main)
+  "Return the tree into which to bring files of a worktree that is removed.
+It is the tree MAIN or a new worktree, which git makes."
+  (pcase (read-char-choice
+          (format "The worktree is removed.  Bring its files into [m] %s, [w] a new worktree, [q] quit: "
+                  (qwen-companion-untrusted-text (abbreviate-file-name main)))
+          '(?m ?w ?q))
+    (?m main)
+    (?w (let ((made nil))
+          (qwen-companion-terminal-in-worktrees
+           main (list (read-string "Name of the new worktree: "))
+           (lambda (path) (setq made path)))
+          (message "Making the worktree (C-g stops waiting)...")
+          (or (qwen-companion-backend-wait (lambda () made)
+                                           qwen-companion-changes-merge--limit)
+              (user-error "Git has not made the worktree; see the buffer *Messages*"))))
+    (_ (keyboard-quit))))
 
 (defun qwen-companion-changes-merge--counterpart (path tree main)
   "Return the file of the tree MAIN that PATH of TREE stands for; nil for nil."

@@ -274,8 +274,9 @@ See `qwen-companion-changes-test--new'."
                                '("gone.txt" "new/b.txt" "old.txt" "moved.txt"))))))))
 
 (ert-deftest qwen-companion-changes-test-a-worktree-that-is-removed ()
-  "Its turns can be merged into the main tree, and nothing else."
-  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n") ("tree/a.txt" "1\n2\n"))
+  "Its turns can be merged into the main tree or a new worktree, and nothing else."
+  (qwen-companion-changes-test-with '(("a.txt" "1\n2\n") ("tree/a.txt" "1\n2\n")
+                                      (".gitignore" "tree\n"))
     (let ((default-directory (expand-file-name "tree/")))
       (qwen-companion-changes-test-turn "one" '(("a.txt" "1\nX\n") ("new.txt" "new\n"))))
     (delete-directory "tree" t)
@@ -284,10 +285,20 @@ See `qwen-companion-changes-test--new'."
       (qwen-companion-changes-test-goto "Prompt of one")
       (qwen-companion-test-refused "is removed; m brings" (qwen-companion-test-press key))
       (should-not (file-exists-p "tree")))
-    (let (question)
-      (qwen-companion-test-answering (lambda (text) (setq question text) t)
-        (qwen-companion-changes-test-press-at "Prompt of one" "m"))
-      (should (string-match-p "\\`Worktree tree is removed\\.  Merge \"Prompt of one\" into .*: change a.txt, make new.txt\\? "
+    (dolist (command '("init --quiet" "add ." "-c user.name=U -c user.email=u@x commit --quiet -m x"))
+      (apply #'call-process "git" nil nil nil (split-string command)))
+    (let (question (choice ?w))
+      (cl-letf (((symbol-function 'read-char-choice) (lambda (&rest _) choice))
+                ((symbol-function 'read-string) (lambda (&rest _) "other")))
+        (qwen-companion-test-answering (lambda (text) (setq question text) t)
+          (qwen-companion-changes-test-press-at "Prompt of one" "m")
+          (should (equal '("1\n2\n" nil "1\nX\n" "new\n")
+                         (mapcar #'qwen-companion-changes-test-bytes
+                                 '("a.txt" "new.txt" ".qwen/worktrees/other/a.txt"
+                                   ".qwen/worktrees/other/new.txt"))))
+          (setq choice ?m)
+          (qwen-companion-changes-test-press-at "Prompt of one" "m")))
+      (should (string-match-p "\\`Merge \"Prompt of one\" into .*: change a.txt, make new.txt\\? "
                               question)))
     (should (equal '("1\nX\n" "new\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "new.txt"))))))
@@ -928,17 +939,6 @@ It gets the buffer, and the bytes before and after that."
                           (format "import os; s = os.stat('%s'); print(s.st_uid, s.st_gid, oct(s.st_mode & 0o7777), os.getxattr('%s', 'user.note'))" name name)))))
         (should-not (directory-files "." nil "\\`\\.qwen-companion-"))))))
 
-(ert-deftest qwen-companion-changes-test-a-full-disk-cuts-nothing-off ()
-  "A file with two names keeps its text on a disk without room for a longer one."
-  (qwen-companion-changes-test-with nil
-    (make-directory "disk")
-    (skip-unless (eql 0 (call-process "mount" nil nil nil "-t" "tmpfs" "-o" "size=256k"
-                                      "tmpfs" (expand-file-name "disk"))))
-    (unwind-protect
-        (let ((long (make-string 100000 ?a)))
-          (qwen-companion-changes-test-write "disk/a.txt" (concat long "\n1\n2\n3\n"))
-          (add-name-to-file "disk/a.txt" "disk/b.txt")
-          (qwen-companion-changes-test-turn "one" '(("disk/a.txt" "1\n2\n3\n")))
 (ert-deftest qwen-companion-changes-test-a-link-made-by-the-agent-is-broken ()
   "Where another file got the name, that file stays, also one with unsaved text."
   (dolist (visited '(nil "b.txt" "a.txt"))
@@ -963,6 +963,17 @@ It gets the buffer, and the bytes before and after that."
       (when-let* ((buffer (get-file-buffer "b.txt")))
         (should (equal "1\n" (with-current-buffer buffer (buffer-string))))))))
 
+(ert-deftest qwen-companion-changes-test-a-full-disk-cuts-nothing-off ()
+  "A file with two names keeps its text on a disk without room for a longer one."
+  (qwen-companion-changes-test-with nil
+    (make-directory "disk")
+    (skip-unless (eql 0 (call-process "mount" nil nil nil "-t" "tmpfs" "-o" "size=256k"
+                                      "tmpfs" (expand-file-name "disk"))))
+    (unwind-protect
+        (let ((long (make-string 100000 ?a)))
+          (qwen-companion-changes-test-write "disk/a.txt" (concat long "\n1\n2\n3\n"))
+          (add-name-to-file "disk/a.txt" "disk/b.txt")
+          (qwen-companion-changes-test-turn "one" '(("disk/a.txt" "1\n2\n3\n")))
           (qwen-companion-changes-test-write "disk/a.txt" "1\n2\n3\nmine\n")
           (qwen-companion-changes-test-write "disk/filling" (make-string 250000 ?x))
           (qwen-companion-changes-test-open)
