@@ -18,16 +18,19 @@ import json
 import os
 import random
 import re
+import select
 import shlex
 import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import psutil
 from sexpdata import loads
 
 from limit import limit_s
@@ -78,8 +81,13 @@ class Copy:
     repositories: dict[bytes, Entry] = field(default_factory=dict[bytes, Entry])
     own: set[bytes] = field(default_factory=set[bytes])
     visible: set[bytes] = field(default_factory=set[bytes])
-    linked: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    """The inodes of files with several names."""
+    inodes: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    linked: set[bytes] = field(default_factory=set[bytes])
+    """The files with several names."""
+
+    def names_of(self, name: bytes) -> list[bytes]:
+        """Return all names of the file `name`, if it has several."""
+        return [each for each in self.linked if name in self.linked and self.inodes[each] == self.inodes[name]]
 
 
 def entry(path: bytes) -> Entry:
@@ -126,8 +134,10 @@ def copy_of(root: bytes) -> Copy:
                 copy.repositories[name] = entry(item.path)
             else:
                 copy.files[name] = entry(item.path)
-                if (status := item.stat(follow_symlinks=False)).st_nlink > 1:
-                    copy.linked[name] = status.st_ino
+                status = item.stat(follow_symlinks=False)
+                copy.inodes[name] = status.st_ino
+                if status.st_nlink > 1:
+                    copy.linked.add(name)
     return copy
 
 
@@ -289,6 +299,7 @@ class Emacs:
     """An Emacs in batch mode, with tests/fuzz/turns.el."""
 
     def __init__(self, home: Path) -> None:
+        self._home = home
         self.log = home / "emacs.log"
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("QWEN_", "GIT_"))},
@@ -299,8 +310,11 @@ class Emacs:
             "GIT_CONFIG_NOSYSTEM": "1",
             "QWEN_COMPANION_TEST_LIMIT": str(limit_s()),
         }
-        socket_name = str(home / "driver")
-        with socket.socket(socket.AF_UNIX) as listening, self.log.open("wb") as log:
+        self._start()
+
+    def _start(self) -> None:
+        socket_name = str(self._home / "driver")
+        with socket.socket(socket.AF_UNIX) as listening, self.log.open("ab") as log:
             listening.bind(socket_name)
             listening.listen()
             listening.settimeout(limit_s())
@@ -314,6 +328,7 @@ class Emacs:
                 stderr=log,
             )
             self._socket = listening.accept()[0]
+        os.unlink(socket_name)
         self._socket.settimeout(2 * limit_s())
         self._rest = b""
         self.call("turns-start")
@@ -332,6 +347,20 @@ class Emacs:
         if str(kind) != "ok":
             raise EmacsError(f"{function} {arguments}: {value}\n{self.log.read_text(errors='replace')[-2000:]}")
         return value
+
+    def die(self, function: str, *arguments: str | bool | None) -> None:
+        """Call `function`, which kills Emacs; start another one once all that it has started has ended."""
+        started = [os.pidfd_open(child.pid) for child in psutil.Process(self._process.pid).children(recursive=True)]
+        with suppress(EmacsError, OSError):
+            self.call(function, *arguments)
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
+        for descriptor in started:
+            # Not for its parent to wait for it, too: that may be one that does not.
+            select.select([descriptor], [], [], limit_s())
+            os.close(descriptor)
+        self._start()
 
     def close(self) -> None:
         """End it and its backend."""
@@ -465,18 +494,41 @@ class Tree:
         self.home = home / f"tree-{number}"
         self.root = self.home / "work"
         self.home.mkdir()
+        self.is_small = source.random() < 0.25 and self._mount()
         self._empty = self.home / "empty.git"
         self.git("init", "-q", "--bare", str(self._empty), cwd=self.home)
         self.kind = source.choice(KINDS)
         self.repositories = [name for name in REPOSITORIES if source.random() < 0.5]
         self.crlf = source.random() < 0.25
         self._make()
-        self.script.insert(0, f"tree: {self.kind}, {self.repositories}, {'CR LF' if self.crlf else 'LF'}")
+        disk = ", on a small disk" if self.is_small else ""
+        self.script.insert(0, f"tree: {self.kind}, {self.repositories}, {'CR LF' if self.crlf else 'LF'}{disk}")
         self.agent = Agent(self.root, self.environ, *emacs.call("turns-open", f"{self.root}/"))
 
     def close(self) -> None:
         self.agent.close()
         self.emacs.call("turns-close")
+        if self.is_small:
+            subprocess.run(["umount", "--lazy", str(self.home)], capture_output=True, check=True)
+
+    def _mount(self) -> bool:
+        """Put the tree on a small disk of its own; return whether that is allowed."""
+        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.home)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    @contextmanager
+    def without_room(self) -> Generator[None]:
+        """Leave no room on the small disk."""
+        filling = self.home / "filling"
+        with filling.open("wb", buffering=0) as file:
+            for size in (1 << 16, 1):
+                with suppress(OSError):
+                    while file.write(bytes(size)):
+                        pass
+        try:
+            yield
+        finally:
+            filling.unlink()
 
     # --- Making it ---
 
@@ -529,7 +581,9 @@ class Tree:
         os.link(os.path.join(bytes(self.root), b"hard.txt"), os.path.join(bytes(self.root), b"sub/hard2.txt"))
         for name in (b"owned.txt", b"sub/mail.sh"):
             path = os.path.join(bytes(self.root), name)
-            os.setxattr(path, ATTRIBUTE, b"mine")
+            with suppress(OSError):
+                # Not every file system keeps it.
+                os.setxattr(path, ATTRIBUTE, b"mine")
             if os.getuid() == 0:
                 # Nobody has these numbers.
                 os.chown(path, 54321, 54322)
@@ -651,7 +705,7 @@ class Tree:
         names = [
             name
             for name, each in copy.files.items()
-            if (name in copy.visible or self.random.random() < hidden) and good(name, each)
+            if (name in copy.visible or self.random.random() < hidden) and not _is_an_editors(name) and good(name, each)
         ]
         return self.random.choice(names) if names else None
 
@@ -682,8 +736,10 @@ class Tree:
             *([self._commit_elsewhere] * 2),
         ]
         for kind in self.random.choices(kinds, k=self.random.randint(1, 4)):
-            for action in kind(copy_of(os.fsencode(self.root)) if kind is None else self.copy()):
+            for action in kind(self.copy()):
                 self.script.append(f"  {action}")
+                if self.random.random() < 0.2:
+                    self._type()
                 self.agent.act(action)
         # So that each turn changes something.
         self._number += 1
@@ -697,6 +753,18 @@ class Tree:
         self.turns.append(Turn(identifier, before, self.copy(), list(notes), told))
         self._check_told(self.turns[-1])
 
+    def _type(self) -> None:
+        """Let Emacs keep text that the user types beside a file."""
+        name = self._pick(self.copy(), lambda _, each: each.kind == "-")
+        if name is None:
+            return
+        directory, base = os.path.split(name)
+        self.put(os.path.join(directory, b"#%b#" % base), self.line("user") + b"\n")
+        lock = os.path.join(bytes(self.root), directory, b".#" + base)
+        if not os.path.lexists(lock):
+            os.symlink(b"me@host.1:2", lock)
+        self.script.append(f"  user, typing in {name!r}")
+
     def _check_told(self, turn: Turn) -> None:
         """Compare the files that are told of `turn` with those that it has changed.  Difference."""
         told = {
@@ -704,6 +772,7 @@ class Tree:
         }
         changed = {name for name, now in turn.after.files.items() if plain(turn.before.files.get(name)) != plain(now)}
         changed |= turn.before.files.keys() - turn.after.files.keys()
+        changed = {name for name in changed if not _is_an_editors(name)}
         lenient = turn.lenient(changed | told)
         bad = [f"not told: {name!r}" for name in sorted(changed - told - lenient)]
         bad += [f"told, and not changed: {name!r}" for name in sorted(told - changed - lenient)]
@@ -763,7 +832,11 @@ class Tree:
             ways = ("sed 's/$/\\r/' {0}", "printf '\\357\\273\\277' | cat - {0}", "iconv -f latin1 -t UTF-16 {0}")
             commands = [f"{way} > {{1}} && cat {{1}} > {{0}} && rm {{1}}" for way in ways]
             command = self.random.choice([*commands, "ln {0} {1}"])
-            yield from self._sh(command, name, self._unused(copy))
+            other = self._pick(copy, lambda other, each: other != name and each.kind == "-")
+            if other is not None and self.random.random() < 0.2:
+                yield from self._sh("ln -f {0} {1}", name, other)
+            else:
+                yield from self._sh(command, name, self._unused(copy))
 
     def _delete(self, copy: Copy) -> Iterator[Action]:
         name = self._pick(copy, lambda name, _: not name.endswith(b".gitignore"), 0.1)
@@ -970,7 +1043,7 @@ class Tree:
         keys = ["k", "u"] if self.random.random() < 0.4 else ["k"]
         if what == "turn":
             for key in keys:
-                Undo(self, turn, key).press()
+                Undo(self, turn, key, is_full=self.is_small and self.random.random() < 0.6).press()
         elif what == "file":
             path, _, old = self.random.choice(turn.files)
             for key in keys:
@@ -982,6 +1055,13 @@ class Tree:
                 for key in keys:
                     Undo(self, turn, key, path, place=place).press()
 
+    def undo_in_a_killed_emacs(self) -> None:
+        """Kill Emacs while it undoes a turn, and undo it in the next Emacs."""
+        turn = self.random.choice(self.turns)
+        self.emacs.call("turns-save")
+        Undo(self, turn, "k", dies_at=self.random.randint(1, 40)).press()
+        Undo(self, turn, "k").press()
+
 
 def _changed_below(own: bytes, turn: Turn, pattern: bytes) -> bool:
     """Return whether `turn` changed files of the repository with the directory `own` whose names match `pattern`."""
@@ -991,6 +1071,10 @@ def _changed_below(own: bytes, turn: Turn, pattern: bytes) -> bool:
         for copy in (turn.before, turn.after)
     )
     return before != after
+
+
+def _is_an_editors(name: bytes) -> bool:
+    return re.fullmatch(rb"#.*#|\.#.*", os.path.basename(name), re.DOTALL) is not None
 
 
 def _is_text(name: bytes) -> bool:
@@ -1020,7 +1104,10 @@ class Difference(AssertionError):
 
 @dataclass
 class Undo:
-    """One press of a key: `key` "k" undoes, "u" brings back; of all files, or those of `path` and `old`, or a place."""
+    """One press of a key: `key` "k" undoes, "u" brings back; of all files, or those of `path` and `old`, or a place.
+
+    `is_full`: there is no room on the disk.  `dies_at`: Emacs is killed before so many changes of files.
+    """
 
     tree: Tree
     turn: Turn
@@ -1028,6 +1115,8 @@ class Undo:
     path: str | None = None
     old: str | None = None
     place: int | None = None
+    is_full: bool = False
+    dies_at: int | None = None
 
     def press(self) -> None:
         """Press the key, and compare all paths.  Difference."""
@@ -1040,20 +1129,32 @@ class Undo:
         self.now = tree.copy()
         self.files = tree.effective(self.now)
         tree.script.append(f"{self.key} on turn {tree.turns.index(self.turn)} {self.path or ''} {self.place or ''}")
-        said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
-        while "try again" in said or "look at what is shown now" in said:
-            tree.script.append(f"  said: {said}")
-            said = tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
-        tree.script.append(f"  said: {said}")
+        if self.dies_at is not None:
+            tree.script.append(f"  Emacs is killed at {self.dies_at}")
+            tree.emacs.die("turns-press-and-die", str(self.dies_at), self.turn.id)
+            tree.emacs.call("turns-open-again", f"{tree.root}/", self.turn.id)
+        else:
+            with tree.without_room() if self.is_full else nullcontext():
+                self._press()
         self.then = tree.copy()
         self.then_unsaved = tree.unsaved()
-        self.results = {**tree.effective(self.then), **self._marked()}
+        left = {name for name in self.then.files if self.dies_at is not None and b".qwen-companion-" in name}
+        effective = {name: each for name, each in tree.effective(self.then).items() if name not in left}
+        self.results = {**effective, **self._marked()}
         self._check_all(sound - tree.sound(self.then))
+        for name in left:
+            os.unlink(os.path.join(bytes(tree.root), name))
         for name, (_, conflict) in self.then_unsaved.items():
             if conflict:
                 tree.emacs.call("turns-drop", os.path.join(tree.root, os.fsdecode(name)))
         if self.then_unsaved and tree.random.random() < 0.5:
             tree.emacs.call("turns-save")
+
+    def _press(self) -> None:
+        said = "try again"
+        while "try again" in said or "look at what is shown now" in said:
+            said = self.tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
+            self.tree.script.append(f"  said: {said}{', without room' if self.is_full else ''}")
 
     def _line(self) -> str | None:
         """Return a line of the hunk as it is shown, if it is a hunk."""
@@ -1175,8 +1276,8 @@ class Undo:
         before, after = self.before.files.get(name), self.after.files.get(name)
         now = self.files.get(name)
         # What is written to one name of a file is in the others.
-        others = [each for each, inode in self.now.linked.items() if inode == self.now.linked.get(name)]
-        if scope is not None and scope.isdisjoint([name, *others]):
+        others = [each for each in self.now.names_of(name) if each == name or not self._became_a_link(each)]
+        if _is_an_editors(name) or (scope is not None and scope.isdisjoint([name, *others])):
             return {now}
         if self.place is not None and before is not None and after is not None:
             before = self._with_place(before, after)
@@ -1197,6 +1298,10 @@ class Undo:
             good |= {now, before}
             good |= self._moved(name)
         return good
+
+    def _became_a_link(self, name: bytes) -> bool:
+        """Return whether the file `name` was another one before the turn: it is written without its other names."""
+        return self.turn.before.inodes.get(name, self.now.inodes[name]) != self.now.inodes[name]
 
     def _with_place(self, before: Entry, after: Entry) -> Entry:
         """Return `after` with only the place as it was `before`."""
@@ -1221,6 +1326,8 @@ class Undo:
 
     def _lenient(self, names: set[bytes]) -> set[bytes]:
         """Return the names that may be left as they are although the turn changed them."""
+        if self.is_full or self.dies_at is not None:
+            return set(names)
         found = self.turn.lenient(names)
         # The text of a file that has gone is in its buffer.
         found |= {name for name in self.unsaved if name not in self.now.files}
@@ -1284,6 +1391,8 @@ def run_tree(home: Path, seed: int, number: int, turns: int, emacs: Emacs) -> st
                 tree.undo()
                 if source.random() < 0.5:
                     tree.user_edits()
+        if source.random() < 0.15:
+            tree.undo_in_a_killed_emacs()
     except (Difference, EmacsError) as error:
         again = f"FUZZ_SEED={seed} FUZZ_TREE={number}, turn {len(tree.turns) - 1}"
         return "\n".join((again, *tree.script, str(error), ""))

@@ -197,6 +197,25 @@ LINE is as it is shown, with its sign.  Return what is said."
     (turns-settle)
     said))
 
+(defun turns-press-and-die (count turn)
+  "Undo TURN and kill Emacs before the change COUNT, a string, of a file.
+At the end of the undoing, kill it in any case."
+  (let ((left (string-to-number count)))
+    (dolist (function '(write-region rename-file set-file-modes delete-file make-symbolic-link))
+      (advice-add function :before
+                  (lambda (&rest _)
+                    (when (zerop (cl-decf left))
+                      (signal-process (emacs-pid) 'SIGKILL))))))
+  (turns-press "k" turn)
+  (signal-process (emacs-pid) 'SIGKILL))
+
+(defun turns-open-again (root turn)
+  "Open ROOT in the next Emacs, and wait for TURN, which was told before."
+  (turns-open root)
+  (qwen-companion-test-wait-for (qwen-companion-journal-turn turn))
+  (setq turns--seen (mapcar #'qwen-companion-turn-id (qwen-companion-journal-turns)))
+  t)
+
 ;;; The CLI's own rewind
 
 (defun turns-restored (count)
