@@ -171,9 +171,11 @@ RULES = (
     Rule("a history of commands", (".*_history", "fish_history", ".zhistory", ".histfile")),
 )
 
-_EDITORS = re.compile(r"#(?P<autosave>.+)#|\.#(?P<lock>.+)|\.(?P<swap>.+)\.sw[a-p]|(?P<backup>.+?)(?:~|\.~\d+~)")
+_EDITORS = re.compile(
+    r"#(?P<autosave>.+)#|\.#(?P<lock>.+)|\.(?P<swap>.+)\.sw[a-p]|(?P<backup>.+?)(?:~|\.~\d+~)", re.DOTALL
+)
 
-_COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))")
+_COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))", re.DOTALL)
 
 
 def secret(path: str) -> str | None:

@@ -1260,10 +1260,11 @@ def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> N
     project.write("gone~", b"a backup of a file that is gone\n")
     project.record.visited = [str(project.root / "open.txt")]
     turn = project.begin()
-    for name in ("#b.txt#", "b.txt~", "b.txt.~3~", ".b.txt.swp", "#open.txt#", "#new.txt#"):
+    for name in ("#b.txt#", "b.txt~", "b.txt.~3~", ".b.txt.swp", "#open.txt#", "#new.txt#", "#two\nlines#"):
         project.write(name, b"an editor's\n")
     for name in ("b.txt", "new.txt"):
         (project.root / f".#{name}").symlink_to("me@here.123:456")
+    project.write("two\nlines", b"b\n")
     project.write("agent.txt~", b"agent\n")
     project.write("b.txt", b"agent\n")
     project.scan(turn)

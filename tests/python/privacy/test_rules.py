@@ -40,7 +40,7 @@ def test_an_ordinary_file_is_not_hidden(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/h/.netrc~", "/h/.netrc.~12~", "/h/#.netrc#", "/h/.#.netrc", "/h/.netrc.swp", "/h/.netrc.bak", "/b/!h!.netrc~"]
-    + ["/b/!h!.ssh!config~", "/h/.id_rsa.swp", "/a/#!h!.netrc#"],
+    + ["/b/!h!.ssh!config~", "/h/.id_rsa.swp", "/a/#!h!.netrc#", "/h/a\nb.pem~"],
 )
 def test_a_copy_that_an_editor_makes_of_a_secret_is_one(path: str) -> None:
     assert secret(path)
