@@ -105,7 +105,9 @@ def test_everything_a_command_does_to_files_is_recorded_with_its_bytes(any_proje
     assert (project.files(turn)["made/here"].added, project.files(turn)["d/gone"].deleted) == (1, 1)
 
 
-def test_large_texts_that_only_git_has_are_asked_for_little_by_little(project: Project) -> None:
+def test_large_texts_that_only_git_has_are_asked_for_little_by_little(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.commit(a=b"12345", b=b"67890", c=b"abcde")
     root = os.path.realpath(project.root)
     objects = Objects(Git(project.environ), f"{root}/.git", root, (), find_repository(root))
@@ -113,6 +115,11 @@ def test_large_texts_that_only_git_has_are_asked_for_little_by_little(project: P
     assert objects.few(digests, 10) == digests[:3]
     assert objects.few(digests, 9) == digests[:2]
     assert objects.few(digests, 4) == digests[:1]
+    project.begin()
+    files = project.reopen().site.files(str(project.home / "trees"), project.record.store)
+    files.take(lambda _changes: None)
+    monkeypatch.setattr("qwen_companion.journal.indexes._FETCHED", 10)
+    assert files.fetch(digests) == {digests[0]: b"12345", digests[2]: b"67890"}
 
 
 def test_the_users_repository_stays_as_it_is(project: Project) -> None:
@@ -1257,6 +1264,7 @@ def test_a_store_whose_file_is_emptied_meanwhile_is_damaged(tmp_path: Path) -> N
 def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> None:
     project = any_project
     project.write("b.txt", b"b\n")
+    project.write("two\nlines", b"b\n")
     project.write("gone~", b"a backup of a file that is gone\n")
     project.record.visited = [str(project.root / "open.txt")]
     turn = project.begin()
@@ -1264,7 +1272,6 @@ def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> N
         project.write(name, b"an editor's\n")
     for name in ("b.txt", "new.txt"):
         (project.root / f".#{name}").symlink_to("me@here.123:456")
-    project.write("two\nlines", b"b\n")
     project.write("agent.txt~", b"agent\n")
     project.write("b.txt", b"agent\n")
     project.scan(turn)
