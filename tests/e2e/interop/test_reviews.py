@@ -206,6 +206,8 @@ def test_nothing_is_lost_or_written_when_one_is_killed(stage: Stage, program: st
         assert "by hand" in stage.emacs.buffer_text("*qwen-companion kept: notes.txt*")
     if victim == "backend" and moment != "accepted":
         stage.screen.wait_for(re.compile("Emacs does not answer|All done"))
+    if victim == "backend":
+        stage.emacs.wait_until("(and qwen-companion-backend--restarts (eq (qwen-companion-state) 'ready))")
     assert notes.read_text() in (NOTES, NEW_NOTES if moment == "accepted" else NOTES)
 
 
