@@ -805,10 +805,11 @@ No question is asked, whatever happens to the file meanwhile."
     (qwen-companion-follow--run-hook 'after-revert-hook)))
 
 (defconst qwen-companion-follow--reopening
-  '(eglot--signal-textDocument/didClose eglot--after-revert-hook lsp-on-revert)
-  "Functions on hooks of reverting that give a language server the text anew.
-It gets the edits themselves.  Some servers, given a text that they have
-had, report no problems in it.")
+  '(eglot--signal-textDocument/didClose eglot--after-revert-hook)
+  "Functions on hooks of reverting that close a file for its language server.
+They open it again then.  Some servers report no problems in a text that
+they have had, and the server gets the edits themselves; that of lsp-mode
+does so by `lsp-on-revert'.")
 
 (defun qwen-companion-follow--run-hook (hook)
   "Run HOOK, one of reverting; show a message about an error in it.
