@@ -418,14 +418,16 @@ run COMMAND in the terminal AHEAD, see `qwen-companion-terminal-open-ahead'."
                       (qwen-companion-terminal--buffers-for directory))))
 
 (defun qwen-companion-terminal--environment ()
-  "Return the environment of the current buffer with our variables.
-That is a cons of values for the variables `exec-path' and
-`process-environment', which envrc and direnv make local to buffers."
-  (cons exec-path
-        (append (cl-loop for (name value . _) in qwen-companion-terminal--saved
-                         when (equal value (qwen-companion-terminal--getenv name))
-                         collect (concat name "=" value))
-                process-environment)))
+  "Return the environment of the current buffer, a cons.
+Its values are for the variables `exec-path' and `process-environment',
+which envrc and direnv make local to buffers."
+  (cons exec-path process-environment))
+
+(defun qwen-companion-terminal--variables ()
+  "Return our variables that the user has not changed, as NAME=VALUE."
+  (cl-loop for (name value . _) in qwen-companion-terminal--saved
+           when (equal value (qwen-companion-terminal--getenv name))
+           collect (concat name "=" value)))
 
 (defun qwen-companion-terminal--open (directory &optional arguments events environment)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
@@ -438,7 +440,9 @@ terminals there whose CLI has ended."
     ;; The variables are not local to this buffer, so the bindings hold in all others too.
     (with-temp-buffer
       (let* ((exec-path (car environment))
-             (process-environment (cdr environment))
+             ;; Ours are those of now: when the CLI was asked for they may not have been there.
+             (process-environment (append (qwen-companion-terminal--variables)
+                                          (cdr environment)))
              (process-environment (append (qwen-companion-terminal--editor-variables)
                                           process-environment))
              (options (qwen-companion-terminal--options directory))

@@ -323,7 +323,6 @@ exec cat"))
                (root (directory-file-name default-directory)))
           (unwind-protect
               (progn
-                (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
                 (with-temp-buffer
                   (setq default-directory (file-name-as-directory root))
                   ;; As envrc and direnv do.
@@ -332,7 +331,8 @@ exec cat"))
                               (list "ONLY_HERE=yes"
                                     (format "PATH=%s:%s" (expand-file-name "bin") (getenv "PATH"))))
                   (qwen-companion-run root))
-                ;; The discovery files are written later, with another buffer current.
+                ;; The first start of the mode: the variables come later, with another buffer current.
+                (qwen-companion-terminal-set-environment qwen-companion-terminal-test--variables)
                 (qwen-companion-roots-on-published (list :roots (list root) :reachable t))
                 (qwen-companion-terminal-published)
                 (let ((buffer (qwen-companion-terminal-test--buffer root)))
