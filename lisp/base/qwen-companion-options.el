@@ -30,10 +30,11 @@ The CLI is told so, and asks in its terminal only."
 
 (defcustom qwen-companion-settings-layer t
   "Whether terminals in Emacs get a settings layer for Qwen Code.
-That is a file below your own settings: it lets the CLI have its edits
-reviewed in its mode \"auto\", see `qwen-companion-review-edits', and
-report what it is doing.  None of your files is changed.  CLIs read it
-when they start.  With nil, terminals opened from now on do not get it."
+That is a file below your own settings: it lets the CLI connect without
+asking first, have its edits reviewed in its mode \"auto\", see
+`qwen-companion-review-edits', and report what it is doing.  None of
+your files is changed.  CLIs read it when they start.  With nil,
+terminals opened from now on do not get it."
   :group 'qwen-companion
   :type 'boolean)
 

@@ -380,12 +380,21 @@ def _ports(pid: int) -> set[str] | None:
 
 def settings(roots: list[str], environ: Mapping[str, str], version: str = "") -> Iterator[Check]:
     """Check the settings of Qwen Code, in `version` if it is known, about the IDE and hooks."""
-    from qwen_companion.doors.layer import VARIABLE, LayerError, read_settings
+    from qwen_companion.doors.layer import VARIABLE, LayerError, combine, read_settings
     from qwen_companion.doors.user_settings import user_settings_file, why_hooks_are_off
 
     path = user_settings_file(environ)
+    layer = environ.get(VARIABLE)
+    defaults: dict[str, Any] = {}
+    missing = ""
+    if layer:
+        try:
+            defaults = read_settings(layer)
+            missing = "" if defaults else f"{layer} is not there"
+        except LayerError as error:
+            missing = str(error)
     try:
-        ide = as_object(read_settings(path).get("ide"))
+        ide = as_object(combine(defaults, read_settings(path)).get("ide"))
     except LayerError as error:
         yield Check("fail", "Settings of Qwen Code", str(error), f"mend {path}: no CLI starts with it")
         return
@@ -398,15 +407,10 @@ def settings(roots: list[str], environ: Mapping[str, str], version: str = "") ->
     else:
         yield Check("pass", "Settings of Qwen Code", "the CLI asks whether to connect when it starts")
     yield from approval_modes([path, *(os.path.join(root, ".qwen", "settings.json") for root in roots)])
-    layer = environ.get(VARIABLE)
-    if layer:
-        try:
-            if not read_settings(layer):
-                raise LayerError(f"{layer} is not there")
-        except LayerError as error:
-            yield Check("fail", "Settings layer", str(error), _OFF_AND_ON)
-        else:
-            yield Check("pass", "Settings layer", layer)
+    if missing:
+        yield Check("fail", "Settings layer", missing, _OFF_AND_ON)
+    elif layer:
+        yield Check("pass", "Settings layer", layer)
     for root in roots:
         reason = why_hooks_are_off(root, environ, version)
         if reason is not None:

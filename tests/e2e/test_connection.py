@@ -29,8 +29,9 @@ def assert_context_and_review_work(stage: Stage) -> None:
 
 @pytest.mark.ends_stage
 def test_yes_to_the_nudge_connects(stage: Stage) -> None:
+    """Without the settings layer the CLI asks."""
     settings = stage.sandbox.home / ".qwen" / "settings.json"
-    stage.start_emacs(stage.sandbox.greeting)
+    stage.start_emacs(stage.sandbox.greeting, forms=("(customize-set-variable 'qwen-companion-settings-layer nil)",))
     stage.end_cli()
     stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.emacs.command("qwen-companion-run")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clis import QWEN_SETTINGS
 from editor import PROGRAM, QUIET, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from stage import NO_SESSION, Stage
@@ -78,9 +79,12 @@ def test_a_start_that_failed_can_be_tried_again(stage: Stage) -> None:
 
 def test_the_first_start_says_what_is_on_and_leaves_the_keys_to_the_cli(stage: Stage) -> None:
     (stage.sandbox.here / ".local/state/qwen-companion").rmdir()
+    # Of somebody who has never connected a CLI, and is not asked whether to.
+    stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
     stage.emacs.start(stage.sandbox.greeting)
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_for("t on   Tools for the model")
     stage.converse("hello", "How do you do.")
     stage.screen.wait_for("t on   Tools for the model")

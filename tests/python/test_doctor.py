@@ -258,6 +258,21 @@ def test_whether_the_cli_connects(environ: dict[str, str], content: str, status:
     assert said(list(doctor.settings([], environ))) == [(status, text)]
 
 
+def test_the_cli_connects_by_the_layer_unless_the_user_has_turned_that_off(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    layer = tmp_path / "layer.json"
+    layer.write_text('{"ide": {"enabled": true}}')
+    path = Path(environ["HOME"], ".qwen/settings.json")
+    path.parent.mkdir()
+    off = '{"ide": {"enabled": false, "hasSeenNudge": true}}'
+    for content, status in (("{}", "pass"), ('{"ide": {"hasSeenNudge": true}}', "pass"), (off, "warn")):
+        path.write_text(content)
+        found = said(list(doctor.settings([], {**environ, VARIABLE: str(layer)})))
+        assert found[0][0] == status
+        assert found[1] == ("pass", str(layer))
+
+
 def test_a_mode_without_reviews(environ: dict[str, str], tmp_path: Path) -> None:
     settings = tmp_path / "project/.qwen/settings.json"
     settings.parent.mkdir(parents=True)

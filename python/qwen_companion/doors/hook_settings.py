@@ -141,9 +141,9 @@ def door_secret(token: str) -> str:
 def hook_settings(
     port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription] = ()
 ) -> JsonObject:
-    """Return the settings by which a CLI calls the hooks at `port` with `secret`, those of `subscriptions` too.
+    """Return the settings by which a CLI connects, and calls the hooks at `port` with `secret`.
 
-    Before edits it calls `command`, or without one a hook of HTTP.
+    Those of `subscriptions` are among them.  Before edits it calls `command`, or without one a hook of HTTP.
     """
     hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
     for subscription in subscriptions:
@@ -172,4 +172,5 @@ def hook_settings(
         # Without a timeout it is a minute; Qwen Code before 0.23 took a number for milliseconds.
         edits["hooks"] = [{"type": "command", "command": command.command(port)}]
     found[PRE_TOOL_USE].append(edits)
-    return {"hooks": found}
+    # Who starts a CLI in a terminal of Emacs wants it connected, and a low window cuts off its question whether to.
+    return {"ide": {"enabled": True}, "hooks": found}

@@ -115,6 +115,8 @@ def test_terminals_are_told_of_a_file_that_is_complete(home: Home, layer: Path) 
         # Nothing is permitted, and nothing made ask, by rules.
         assert "permissions" not in content
         assert edit_hook(content)["type"] == "command"
+        # A CLI that is started in a terminal of Emacs connects without a question.
+        assert content["ide"] == {"enabled": True}
         assert backend.token not in layer.read_text() or not backend.token
         # The variable goes with the option, and the file with it.
         backend.emacs.call("settings", settings(layer=False))
