@@ -147,10 +147,10 @@ class Answers:
         unnamed = [path for path in self._store.paths(turns) if self._names.name_out(path) is None]
         gone = [net for _, net in self._nets.several(unnamed, turns, scope.kind != "turn") if net is not None]
         nets = iter(self._nets.several(names, turns, scope.kind != "turn"))
-        for (_, net), (_, old) in zip(nets, nets, strict=True):
+        for (path, net), (_, old) in zip(nets, nets, strict=True):
             if net is None:
                 yield RecordError(_GONE)
-            elif any(each.path == net.path and each.previous is not None for each in with_renames([*gone, net])):
+            elif old is None and any(each.path == path and each.previous for each in with_renames([*gone, net])):
                 # To delete it would be to undo half of the move.
                 yield RecordError("its name before is not valid UTF-8; move it back in a shell")
             else:

@@ -1288,16 +1288,19 @@ def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> N
 def test_a_file_moved_from_a_name_that_is_no_text_is_not_deleted(any_project: Project) -> None:
     project = any_project
     project.write("lat\udcff", b"1\n2\n3\n")
+    project.write("named", b"1\n2\n5\n")
     turn = project.begin()
+    (project.root / "named").rename(project.root / "moved")
     project.write("new", b"1\n2\n4\n")
     (project.root / "lat\udcff").unlink()
     project.write("other", b"other\n")
     project.end(turn)
-    new, other = project.record.answers.texts(
-        [(str(project.root / name), None) for name in ("new", "other")], Scope("turn", turn)
-    )
+    names = [("new", None), ("other", None), ("moved", str(project.root / "named"))]
+    files = [(str(project.root / name), before) for name, before in names]
+    new, other, moved = project.record.answers.texts(files, Scope("turn", turn))
     assert str(new) == "its name before is not valid UTF-8; move it back in a shell"
     assert isinstance(other, Net)
+    assert isinstance(moved, Net)
 
 
 def test_a_name_that_another_file_has_got_is_known(any_project: Project) -> None:
