@@ -173,7 +173,7 @@ def test_the_terminal_asks_when_emacs_stands_still(stage: Stage, program: str) -
     (events,) = stage.sandbox.tmp.glob("*/prompts-*-events")
     stage.emacs.process.send_signal(signal.SIGSTOP)
     try:
-        stage.screen.wait_until(lambda: "control_request" in events.read_text(), "the question of the terminal")
+        stage.screen.wait_until(lambda: "can_use_tool" in events.read_text(), "the question of the terminal")
     finally:
         stage.emacs.process.send_signal(signal.SIGCONT)
     assert notes.read_text() == NOTES
