@@ -31,7 +31,10 @@
   "Print the shown texts for the answers on standard input."
   (let ((answers (json-parse-string (read-from-minibuffer ""))))
     (set-binary-mode 'stdout t)
-    (princ (json-serialize (vconcat (mapcar #'shown-text answers))))))
+    (with-temp-buffer
+      ;; Since Emacs 30 `json-serialize' returns bytes, not characters.
+      (json-insert (vconcat (mapcar #'shown-text answers)))
+      (princ (buffer-string)))))
 
 (provide 'shown)
 ;;; shown.el ends here
