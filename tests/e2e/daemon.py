@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from editor import CLIENT, PROGRAM, QUIET, Emacs, EmacsError
+from editor import CLIENT, EMACS, QUIET, Emacs, EmacsError
 from sandbox import CHECKOUT
 from terminal import PATIENCE
 
@@ -71,7 +71,7 @@ class Daemon(Emacs):
         self._server = self._sandbox.run / "daemon"
         evaluations = [argument for form in forms for argument in ("--eval", form)]
         options = ["-Q", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el"), *evaluations]
-        return [PROGRAM, f"--{option}={self._server}", *options, *map(str, files)]
+        return [*EMACS, f"--{option}={self._server}", *options, *map(str, files)]
 
     def open_window(self, display: str) -> str:
         """Open a frame with a window of its own on `display`; return the id of the window."""

@@ -20,12 +20,12 @@ from sandbox import CHECKOUT, Sandbox, has_ended
 from terminal import PATIENCE, Screen
 
 PROGRAM: Final = os.environ.get("EMACS") or "emacs"
-# In a new home all of Emacs's own Lisp would be compiled to machine code again, in the background of every test.
+# As `make emacs`: else Emacs compiles some of its own Lisp to machine code again, in the background of every test.
+EMACS: Final = ("env", f"EMACSLOADPATH={CHECKOUT / 'scripts/startup'}:", PROGRAM)
 QUIET: Final = (
     "--eval",
-    "(setq native-comp-deferred-compilation nil native-comp-jit-compilation nil suggest-key-bindings nil"
     # At its end, Emacs asks about the file of the menus' history when another one has locked it.
-    " transient-save-history nil"
+    "(setq suggest-key-bindings nil transient-save-history nil"
     # A third of what Emacs does in a test is collecting, by default after each 800 kB.
     " gc-cons-threshold (* 32 1024 1024))",
     # Each file that is visited would start git four times, for the mode line.
@@ -99,7 +99,7 @@ class Emacs:
         place = ["-nw"] if display is None else ["--display", display, "--fullscreen"]
         evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
         command = [
-            PROGRAM,
+            *EMACS,
             *place,
             "-Q",
             *QUIET,

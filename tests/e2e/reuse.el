@@ -50,10 +50,7 @@ Options that have not are given their standard values by it."
     (or (string-prefix-p " " name)
         ;; A connection to another place.
         (string-prefix-p "*tramp/" name)
-        (member name (list cli "*Messages*" "*scratch*" "*qwen-companion log*"
-                           ;; Emacs writes there when it has compiled a
-                           ;; library of its own, which takes seconds.
-                           "*Async-native-compile-log*")))))
+        (member name (list cli "*Messages*" "*scratch*" "*qwen-companion log*")))))
 
 (defun reuse-reset (cli)
   "Close all files, windows and buffers but the terminal named CLI.

@@ -27,8 +27,6 @@ from leftovers import MARKER, end_with_this_process, marked, new_mark
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = CHECKOUT / ".build"
-# Not that of the Emacsen outside: they rename what lies there while it is copied.
-_COMPILED: Final = BUILD / "eln-cache-for-tests"
 
 GREETING: Final = """\
 # A small program to talk about.
@@ -104,11 +102,6 @@ class Sandbox:
         if cli != "qwen":
             (self.run / "cli").mkdir()
             (self.run / "cli/qwen").symlink_to(BUILD / "bin" / cli)
-        # Emacs compiles some of its own Lisp to machine code: once for all sandboxes.  Each has a copy, since Emacs
-        # renames such a file for a moment to load it, and another one that starts just then would not find it.
-        _COMPILED.mkdir(exist_ok=True)
-        self._compiled = self.here / ".emacs.d/eln-cache"
-        shutil.copytree(_COMPILED, self._compiled)
         for name, settings in SETTINGS.items():
             self.write_cli_settings(settings, name)
         self.greeting = self.project / "greeting.py"
@@ -296,15 +289,7 @@ class Sandbox:
             raise LeftoverError(f"files left behind: {', '.join(map(str, left))}")
 
     def remove(self) -> None:
-        """Delete the directories; keep what Emacs has compiled."""
-        for path in self._compiled.glob("*/*.eln"):
-            kept = _COMPILED / path.relative_to(self._compiled)
-            if not kept.exists():
-                kept.parent.mkdir(exist_ok=True)
-                # Whole from the start for others, who may copy the folder just now.
-                unfinished = BUILD / self.root.name
-                shutil.copyfile(path, unfinished)
-                unfinished.replace(kept)
+        """Delete the directories."""
         try:
             shutil.rmtree(self.root)
         except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clis import QWEN_SETTINGS
-from editor import PROGRAM, QUIET, lisp_string
+from editor import EMACS, QUIET, lisp_string
 from sandbox import CHECKOUT, Sandbox
 from stage import NO_SESSION, Stage
 from terminal import PATIENCE
@@ -27,7 +27,8 @@ sys.version_info = (3, 8, 20, "final", 0)
 sys.path.insert(0, sys.argv[-2])
 runpy.run_module("qwen_companion", run_name="__main__", alter_sys=True)
 ' "$@" """
-CRASHING_PYTHON = "echo 'ImportError: libfoo.so not found' >&2; exit 1"
+# Emacs writes to it first, as to a real one: it does not learn the status of a process that ends before that.
+CRASHING_PYTHON = "read -r hello; echo 'ImportError: libfoo.so not found' >&2; exit 1"
 
 
 def make_python(sandbox: Sandbox, script: str) -> Path:
@@ -93,7 +94,7 @@ def test_the_first_start_says_what_is_on_and_leaves_the_keys_to_the_cli(stage: S
 def test_on_and_off_again_and_again_leaves_nothing(stage: Stage) -> None:
     result = subprocess.run(
         [
-            *(PROGRAM, "-Q", "--batch", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el")),
+            *(*EMACS, "-Q", "--batch", *QUIET, "-l", str(CHECKOUT / "scripts/checkout.el")),
             *("-l", str(CHECKOUT / "tests/e2e/leftovers.el"), str(stage.sandbox.greeting), "-f", "leftovers-main"),
         ],
         cwd=stage.sandbox.project,

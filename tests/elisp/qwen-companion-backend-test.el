@@ -53,7 +53,9 @@ A directory that the process removes meanwhile is no error."
     (qwen-companion-backend-test--wait-another process)))
 
 (defun qwen-companion-backend-test--fake-python (script)
-  "Return the name of a new program made of the shell SCRIPT."
+  "Return the name of a new program made of the shell SCRIPT.
+Where its exit status matters it has to read a line first: Emacs does not
+learn that of a process which ends before Emacs has written to it."
   (let ((file (expand-file-name "fake-python")))
     (write-region (concat "#!/bin/sh\n" script "\n") nil file nil 'silent)
     (set-file-modes file #o700)
@@ -311,7 +313,7 @@ Whoever has the port is shown the token by each CLI that reconnects."
            (python (qwen-companion-backend-test--real-python))
            (qwen-companion-python
             (qwen-companion-backend-test--fake-python
-             (format "echo >> %1$stries; test $(wc -l < %1$stries) -gt 3 && exec %2$s \"$@\"; exit 1"
+             (format "echo >> %1$stries; test $(wc -l < %1$stries) -gt 3 && exec %2$s \"$@\"; read hello; exit 1"
                      default-directory python)))
            (failures nil)
            (qwen-companion-state-functions
@@ -472,11 +474,11 @@ None is replaced, whichever goes on first, and nothing is said."
   "Each is said with its reason and the way out, and leaves nothing."
   (pcase-dolist (`(,script . ,reasons)
                  '((nil "no Python found as no-such-python")
-                   ("echo 'qwen-companion: Python 3.9 here' >&2; exit 4"
+                   ("read hello; echo 'qwen-companion: Python 3.9 here' >&2; exit 4"
                     "too old (.*Python 3\\.9 here" "3\\.10 or later")
                    ;; An interpreter without the packages: the real message.
                    ("exec %s -S \"$@\"" "lacks a package (.*epc" "M-x qwen-companion-install-backend")
-                   ("echo 'ImportError: broken' >&2; exit 1"
+                   ("read hello; echo 'ImportError: broken' >&2; exit 1"
                     "status 1 (ImportError: broken)" "M-x qwen-companion-log")
                    ("read hello; echo 1; exec sleep 60" "refused")
                    ("exec sleep 60" "not ready after")))
