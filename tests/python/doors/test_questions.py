@@ -154,7 +154,8 @@ async def test_a_plan_is_approved_where_the_terminal_asks(site: Site) -> None:
     assert await site.answered() == [{"type": "confirmation_response", "request_id": "r-1", "allowed": True}]
     assert await site.ran() is None
     assert site.kept() == [PLAN]
-    assert site.editor.log[-1][0] == "settled"
+    # The terminal may read its answer before Emacs is told.
+    await until(lambda: site.editor.log[-1][0] == "settled")
     assert site.warnings == []
 
 
