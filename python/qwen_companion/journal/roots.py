@@ -185,7 +185,6 @@ class Roots:
     def _attempt(self, root: Root, job: Callable[[], object]) -> None:
         try:
             self._do_on_whole_record(root, job)
-            self._note_size(root.record)
         except (*FAILURES, CompanionError) as error:
             root.failed = root.failed or isinstance(error, StoreError)
             self.refuse(root.record.root, reason_of(error))
@@ -197,6 +196,8 @@ class Roots:
                 news = f"What was recorded of changes in {root.record.root} has been removed; it begins anew"
                 root.begun_anew(news)
             job()
+            # This may be the first to read what is damaged.
+            self._note_size(root.record)
         except DamagedStoreError as error:
             root.record.replace_damaged(str(error))
             root.begun_anew(root.record.news or "")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
-from qwen_companion.journal import database, hook_reports
+from qwen_companion.journal import database, hook_reports, model_news
 from support import TIMEOUT_S
 
 
@@ -33,9 +33,10 @@ def databases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def first_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tools wait for the first look at all files as long as a busy machine needs; else they go on without it."""
+def long_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all wait for looks at the files as long as a busy machine needs; else they go on without."""
     monkeypatch.setattr(hook_reports, "LOOK_WAIT_S", TIMEOUT_S)
+    monkeypatch.setattr(model_news, "RECORD_S", TIMEOUT_S)
 
 
 @pytest.fixture

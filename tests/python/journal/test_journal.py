@@ -24,6 +24,7 @@ from anyio import to_thread
 
 from journal_project import SHELL, Project
 from journal_site import ON, Agent, Site, an_hour_ahead, at_work, site
+from limit import stretched
 from qwen_companion.domain import (
     ChatWork,
     CliState,
@@ -312,6 +313,8 @@ async def test_what_a_tool_wrote_that_waited_no_longer_is_its_own(project: Proje
     project.commit(a=b"old\n")
     async with at_work(project, "Fix it") as (place, agent):
         agent.waits_until = anyio.current_time()
+        # Else the first look may see what it writes.
+        await place.until_done()
         project.write("a", b"agent\n")
         await agent.edit("a", b"agent\n")
         (turn,) = await place.until({"a": "modified"})
@@ -342,6 +345,8 @@ async def test_a_record_that_is_damaged_meanwhile_is_put_aside_and_begun_anew(pr
         await place.until({"a": "modified"})
         (file,) = (project.home / "state").rglob("journal.sqlite")
         file.write_bytes(damage)
+        # This waits for the record only, and reads nothing in it.
+        await agent.begin("edit", file_path=str(project.root / "a"))
         await agent.prompt("Second")
         notice = await place.until_told(Notice)
         assert "begins anew" in notice.text
@@ -371,7 +376,7 @@ async def test_the_agent_waits_for_the_first_look_and_for_a_second_at_most(
 ) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     async with at_work(project, "Fix it") as (place, agent):
-        with anyio.move_on_after(0.2):
+        with anyio.move_on_after(1):
             await agent.begin("edit", file_path=str(project.root / "a"))
             raise AssertionError("it did not wait")
         project.write("a", b"agent\n")
@@ -436,7 +441,7 @@ async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mende
         start = time.monotonic()
         for number in range(10):
             await agent.edit("a", b"agent %d\n" % number)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < stretched(2)
         if not reason:
             await place.until({"a": "modified"})
             return

@@ -30,7 +30,7 @@ from qwen_companion.journal.root import Root
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded
-from support import TIMEOUT_S, until
+from support import until
 
 pytestmark = pytest.mark.anyio
 
@@ -154,11 +154,7 @@ class TwoHands:
             self.seen[name] = self.there(name)
 
 
-async def test_it_holds_exactly_what_the_model_has_not_seen(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However busy the machine is: what is not recorded in time is told as well.
-    monkeypatch.setattr(model_news, "RECORD_S", TIMEOUT_S)
+async def test_it_holds_exactly_what_the_model_has_not_seen(project: Project, tmp_path: Path) -> None:
     told = 0
     async with site(project, TELLS) as place:
         hands = TwoHands(project, place)
