@@ -108,10 +108,10 @@ Include the daemon's state and requests once its files are loaded."
           (cond ((> proposals 0)
                  (propertize (format " Qwen[%d!%d]" sessions proposals)
                              'face 'warning
-                             'help-echo #'qwen-companion-layer-help))
+                             'help-echo #'qwen-companion-session-list-help))
                 ((> sessions 0)
                  (propertize (format " Qwen[%d]" sessions)
-                             'help-echo #'qwen-companion-layer-help))
+                             'help-echo #'qwen-companion-session-list-help))
                 ((qwen-companion-roots-unreachable)
                  (propertize " Qwen:no-root" 'face 'warning
                              'help-echo (qwen-companion-roots-unreachable)))
@@ -126,10 +126,10 @@ Include the daemon's state and requests once its files are loaded."
                         'face 'warning 'help-echo (qwen-companion-proposal-summary proposal)))
           (pcase (qwen-companion-layer-activity)
             ('asking (propertize " asks" 'face 'warning
-                                 'help-echo "A CLI asks in its terminal; M-x qwen-companion-next-waiting goes there"))
+                                 'help-echo #'qwen-companion-session-list-help))
             ('failed (propertize " failed" 'face 'warning
-                                 'help-echo (qwen-companion-layer-help)))
-            ('working (propertize " working" 'help-echo (qwen-companion-layer-help))))
+                                 'help-echo #'qwen-companion-session-list-help))
+            ('working (propertize " working" 'help-echo #'qwen-companion-session-list-help)))
           (qwen-companion-remote-lighter)
           (qwen-companion-follow-lighter)
           (when (featurep 'qwen-companion-daemon)

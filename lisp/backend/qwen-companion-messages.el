@@ -37,7 +37,7 @@ its key, nil where there is none."
   terminal prompts streaming state no-hooks usage)
 (qwen-companion-messages-define "qwen-companion-cli-state" CliState
   activity since prompt question mode model tokens context subagents said todos
-  conversation failure)
+  conversation failure tool-since)
 (qwen-companion-messages-define "qwen-companion-usage" Usage
   model input output cached)
 (qwen-companion-messages-define "qwen-companion-todo" Todo

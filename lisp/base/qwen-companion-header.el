@@ -11,13 +11,23 @@
 ;; left out.  A warning never is, nor are the keys that answer: beside them,
 ;; warnings lose their ends, which are in their help.  A key can be clicked, and
 ;; is the one that works in the buffer, whatever other keymaps are active there.
+;;
+;; Each mode has one table of its keys, which its keymap, its menu and its
+;; header line are made of.
 
 ;;; Code:
 
 (require 'cl-lib)
+(require 'easymenu)
 (require 'seq)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-untrusted)
+
+(defvar tabulated-list-use-header-line)
+(declare-function tabulated-list-get-id "tabulated-list" (&optional pos))
+(declare-function tabulated-list-init-header "tabulated-list" ())
+(declare-function tabulated-list-print "tabulated-list" (&optional remember-pos update))
 
 (defconst qwen-companion-header--key-weight 10
   "Least weight of a key that may be left out before texts are shortened.")
@@ -141,6 +151,118 @@ that of `qwen-companion-header-help', which tells all others."
                                                 (seq-take key 3)))))))
     (cdr qwen-companion-header--keys)))
 
+;;; One table for each mode
+
+(defmacro qwen-companion-header-define-keys (mode title &rest rows)
+  "Define the keymap of MODE, its menu TITLE, and the keys in its header.
+Each of ROWS is (KEYS COMMAND ITEM [LABEL] [PROPERTY VALUE]...):
+KEYS is a key as for `qwen-companion-buffers-keymap', a list of these, of
+which the last one is shown, or nil; COMMAND is a command, or a form for
+the menu alone.  ITEM is its name in the menu and LABEL its name in the
+header line, each nil for none.  While the form that is the value of :if
+returns nil, the menu shows COMMAND as inactive and the header line does
+not show it.  The values of :other and :keep are those in
+`qwen-companion-header-keys', the other properties those of
+`easy-menu-define'.  Among ROWS there are (NAME ROW...), a submenu, and
+strings, which are lines in the menu."
+  (declare (indent 2))
+  (let ((map (intern (format "%s-map" mode)))
+        (rows-with-keys (cl-remove-if-not #'qwen-companion-header--row-p
+                                          (cl-mapcan (lambda (row)
+                                                       (if (qwen-companion-header--submenu-p row)
+                                                           (copy-sequence (cdr row))
+                                                         (list row)))
+                                                     rows))))
+    `(progn
+       (defvar ,map
+         (qwen-companion-buffers-keymap
+          ,@(cl-loop for (keys command) in rows-with-keys
+                     append (cl-loop for key in (if (listp keys) keys (list keys))
+                                     append `(,key ,(if (eq key :parent)
+                                                           command
+                                                         `#',command)))))
+         ,(format "Keymap of `%s'." mode))
+       ,@(when title
+           `((easy-menu-define ,(intern (format "%s-menu" mode)) ,map
+               ,(format "Menu of `%s'." mode)
+               '(,title ,@(mapcan #'qwen-companion-header--menu-items rows)))))
+       (put ',mode 'qwen-companion-header-keys
+            (list ,@(cl-loop for (_ command _ label . properties) in rows-with-keys
+                             when (stringp label)
+                             collect `(cons ',(list command label (plist-get properties :other)
+                                                    (plist-get properties :keep))
+                                            (lambda () ,(if (plist-member properties :if)
+                                                            (plist-get properties :if)
+                                                          t)))))))))
+
+(defun qwen-companion-header--submenu-p (row)
+  "Return non-nil when ROW of a table of keys is a submenu."
+  (and (consp row) (stringp (car row)) (consp (cadr row))))
+
+(defun qwen-companion-header--row-p (row)
+  "Return non-nil when ROW of a table of keys is that of a command."
+  (and (consp row) (symbolp (cadr row))))
+
+(defun qwen-companion-header--menu-items (row)
+  "Return a list of the items for ROW of a table of keys in a menu."
+  (pcase row
+    ((pred stringp)
+     (list row))
+    ((pred qwen-companion-header--submenu-p)
+     (list (cons (car row) (mapcan #'qwen-companion-header--menu-items (cdr row)))))
+    (`(,_ ,command ,(and item (pred stringp)) . ,rest)
+     (list (apply #'vector item command
+                  (cl-loop for (property value)
+                           on (if (keywordp (car rest)) rest (cdr rest)) by #'cddr
+                           unless (memq property '(:other :keep))
+                           append (list (if (eq property :if) :active property) value)))))))
+
+(defun qwen-companion-header-mode-keys (&optional mode)
+  "Return the keys of MODE that fit now, as parts of `qwen-companion-header-line'.
+The default of MODE is the major mode."
+  (qwen-companion-header-keys
+   (cl-loop for (key . fits) in (get (or mode major-mode) 'qwen-companion-header-keys)
+            when (funcall fits)
+            collect key)))
+
+(defun qwen-companion-header-set-up-list (summary)
+  "Set up the current buffer as a list, with its keys in the header line.
+The columns are named below it, and lines that are too long are wrapped.
+SUMMARY is a function that returns the beginning of the header line, (NAME
+. PARTS) as for `qwen-companion-header-line'.  Call this in the mode's body."
+  (setq-local truncate-lines nil
+              truncate-partial-width-windows nil
+              word-wrap t
+              wrap-prefix "    "
+              ;; A name in a right-to-left script must not turn the line around.
+              bidi-paragraph-direction 'left-to-right
+              tabulated-list-use-header-line nil
+              revert-buffer-function #'qwen-companion-header--revert-list
+              header-line-format
+              `((:eval (qwen-companion-header--list-line #',summary))))
+  (tabulated-list-init-header)
+  (qwen-companion-header-set-up-mode)
+  ;; Which keys fit depends on the line at point.
+  (add-hook 'post-command-hook #'force-mode-line-update nil t))
+
+(defun qwen-companion-header--revert-list (&rest _)
+  "Compute the entries of the list of the current buffer, and print it."
+  (run-hooks 'tabulated-list-revert-hook)
+  (qwen-companion-header-print-list))
+
+(defun qwen-companion-header-print-list ()
+  "Print the list of the current buffer.
+Point stays on its row; from the names of the columns it goes to the first."
+  (tabulated-list-print t)
+  (unless (tabulated-list-get-id)
+    (goto-char (point-min))
+    (forward-line)))
+
+(defun qwen-companion-header--list-line (summary)
+  "Return the header line of a list, with SUMMARY for its beginning."
+  (pcase-let ((`(,name . ,parts) (funcall summary)))
+    (qwen-companion-header-line name (append parts (qwen-companion-header-mode-keys)))))
+
 ;;; Under other keymaps
 
 (autoload 'qwen-companion-evil-keep-keys "qwen-companion-evil")
@@ -187,6 +309,36 @@ context menu anyway, and its commands act at point."
              (not (use-region-p)))
     (mouse-set-point click))
   menu)
+
+;;; Keys in messages
+
+(defun qwen-companion-header-text (format &rest arguments)
+  "Return FORMAT with ARGUMENTS, and its keys as the user has them.
+FORMAT names them like `substitute-command-keys', ARGUMENTS do not.  The
+keys are those in the selected window.  Where a command has none, but its
+counterpart for files has, whose name ends in \"-here\", name that one."
+  (apply #'format
+         (replace-regexp-in-string
+          "\\(\\\\<[^>]+>\\)?\\\\\\[\\([^]]+\\)\\]"
+          (lambda (found)
+            (let* ((map (match-string 1 found))
+                   (command (intern (match-string 2 found)))
+                   (here (intern-soft (format "%s-here" command))))
+              (save-match-data
+                (with-current-buffer (window-buffer)
+                  (string-replace
+                   "%" "%%"
+                   (substitute-command-keys
+                    (if (or map (not (commandp here)) (where-is-internal command nil t))
+                        found
+                      (format "\\[%s]" here))))))))
+          format t t)
+         arguments))
+
+(defun qwen-companion-header-error (format &rest arguments)
+  "Signal a `user-error' with FORMAT and ARGUMENTS.
+See `qwen-companion-header-text'."
+  (user-error "%s" (apply #'qwen-companion-header-text format arguments)))
 
 ;;; All keys
 

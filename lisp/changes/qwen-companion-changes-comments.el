@@ -16,6 +16,7 @@
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-comments)
 (require 'qwen-companion-drafts)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
 (require 'qwen-companion-journal)
@@ -41,7 +42,8 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (_ (unless (qwen-companion-hunks-view-hunk-at (point))
-                    (user-error "Not on a line of a hunk; TAB unfolds the file")))
+                    (qwen-companion-header-error
+                     "Not on a line of a hunk; \\[qwen-companion-changes-toggle-fold] unfolds the file")))
                (source (qwen-companion-changes-comments--source-at-point))
                (id (qwen-companion-changes-items-group-id group))
                (known (cl-find-if

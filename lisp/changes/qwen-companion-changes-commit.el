@@ -18,6 +18,7 @@
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-undo)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
@@ -59,7 +60,8 @@ FILES are as in a request.  What is undone is left out; signal a
              files (mapcar (lambda (view) (qwen-companion-changes-commit--part view changes))
                            views))))
     (cons group (or (delq nil files)
-                    (user-error "All of it is undone; u brings it back")))))
+                    (qwen-companion-header-error
+                     "All of it is undone; \\[qwen-companion-changes-bring-back] brings it back")))))
 
 (defun qwen-companion-changes-commit--part (view changes)
   "Return the rest of VIEW that is not undone, as in a request.

@@ -19,6 +19,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-changes)
 (require 'qwen-companion-changes-signs)
+(require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-untrusted)
@@ -188,8 +189,8 @@ The buffer of \\[qwen-companion-changes] sends it."
                                                    (line-end-position)))
        text)
       (message "%s"
-               (substitute-command-keys
-                "Noted; C-c C-c in \\[qwen-companion-changes] sends it")))))
+               (qwen-companion-header-text
+                "Noted; \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] in \\[qwen-companion-changes] sends it")))))
 
 ;;;###autoload (autoload 'qwen-companion-changes-command-map "qwen-companion-changes-here" nil nil 'keymap)
 (defvar qwen-companion-changes-command-map

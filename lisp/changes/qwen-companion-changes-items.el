@@ -82,6 +82,11 @@ journal, as in a request, and FILES is a list in the form of
 Of the root, a worktree, `merge', what merging it would change in the main
 tree, `begun', what differs from where it began, or (tree OTHER), what
 differs from the worktree OTHER.")
+(defun qwen-companion-changes-items-difference-p ()
+  "Return non-nil when the visible scope is a difference of a worktree."
+  (memq (or (car-safe qwen-companion-changes-items-scope) qwen-companion-changes-items-scope)
+        '(merge begun tree)))
+
 (defvar-local qwen-companion-changes-items-client nil
   "The client whose turns are shown, a string, or nil for all.")
 (defvar-local qwen-companion-changes-items-all nil
@@ -518,7 +523,8 @@ may be an old one, or nil."
                                     (qwen-companion-changes-items--drawing))))
     (concat
      (when (qwen-companion-hunks-dropped-p hunk)
-       (propertize " undone, u brings it back" 'face 'warning))
+       (propertize
+        (substitute-command-keys " undone, \\[qwen-companion-changes-bring-back] brings it back") 'face 'warning))
      (when (and view
                 (eq difference (qwen-companion-changes-file-difference view))
                 (qwen-companion-changes-items--hunk-seen-p view hunk keys))
@@ -919,7 +925,7 @@ file, only see whether there is one."
   "Return the group and the file at point, (GROUP . PATH), or signal an error."
   (cons (qwen-companion-changes-items-group-at-point)
         (or (qwen-companion-changes-items-path-at-point)
-            (user-error "There is no file here; TAB unfolds a turn"))))
+            (qwen-companion-header-error "There is no file here; \\[qwen-companion-changes-toggle-fold] unfolds a turn"))))
 
 (defun qwen-companion-changes-items-await-view (group path)
   "Return the view of PATH in GROUP when it is loaded."
@@ -939,16 +945,6 @@ file, only see whether there is one."
 
 ;;; The mode
 
-(defconst qwen-companion-changes-items--keys
-  '((qwen-companion-changes-toggle-fold "fold")
-    (qwen-companion-changes-undo "undo")
-    (qwen-companion-changes-bring-back "bring back")
-    (qwen-companion-changes-mark-seen "seen")
-    (qwen-companion-changes-comment "comment")
-    (qwen-companion-changes-visit "file")
-    (describe-mode "all keys"))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
-
 (defun qwen-companion-changes-items-header ()
   "Return the header line: the scope, the number of comments and the keys."
   (qwen-companion-header-line
@@ -964,7 +960,7 @@ file, only see whether there is one."
                      (if (cdr qwen-companion-changes-items-comments) "s" "")
                      (qwen-companion-header-key 'qwen-companion-changes-send-comments
                                                 "sends"))))
-     ,@(qwen-companion-header-keys qwen-companion-changes-items--keys))))
+     ,@(qwen-companion-header-mode-keys))))
 
 (provide 'qwen-companion-changes-items)
 ;;; qwen-companion-changes-items.el ends here

@@ -21,6 +21,7 @@
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-undo)
 (require 'qwen-companion-conflicts)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
@@ -63,7 +64,8 @@ With CHANGES, only these are wanted, of the only view."
                                   views)))
          (paths (mapcar #'qwen-companion-undo-step-path steps)))
     (unless steps
-      (user-error "This is undone in the worktree; u brings it back there"))
+      (qwen-companion-header-error
+       "This is undone in the worktree; \\[qwen-companion-changes-bring-back] brings it back there"))
     (qwen-companion-undo-confirm
      paths "merge"
      (and (or removed (cdr steps))

@@ -18,6 +18,7 @@
 (require 'qwen-companion-changes-file)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-conflicts)
+(require 'qwen-companion-header)
 (require 'qwen-companion-hunks)
 (require 'qwen-companion-hunks-view)
 (require 'qwen-companion-items)
@@ -41,12 +42,12 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree begun merge))
-    (user-error "The journal has no turn for this; v t shows the turns"))
+    (qwen-companion-header-error "The journal has no turn for this; \\[qwen-companion-changes-show-turns] shows the turns"))
   (let ((root (qwen-companion-changes-items-group-root
                (qwen-companion-changes-items-group-at-point))))
     (unless (or (file-remote-p root) (file-directory-p root))
-      (user-error "%s is removed; m brings what was changed there into the main tree"
-                  (qwen-companion-untrusted-path root))))
+      (qwen-companion-header-error "%s is removed; \\[qwen-companion-changes-merge] brings what was changed there into the main tree"
+       (qwen-companion-untrusted-path root))))
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)
      (qwen-companion-changes-undo--act-on-changes view changes undo))
@@ -111,8 +112,7 @@ view, nil for all."
                        (null (cl-set-difference
                               (qwen-companion-changes-file-changes view) changes)))))
     (unless changes
-      (user-error (if undo "This is undone already; u brings it back"
-                    "This is not undone; k undoes it")))
+      (user-error "%s" (cdr (qwen-companion-changes-undo--words undo))))
     (let ((difference (qwen-companion-changes-file-difference view)))
       (qwen-companion-undo-confirm
        (list path) (if undo "undo" "bring back")
@@ -203,8 +203,11 @@ It says how much of them the journal will keep, if that is a lot."
 (defun qwen-companion-changes-undo--words (undo)
   "Return the words for a report of undoing, or of bringing back if UNDO is nil."
   (if undo
-      '("undone" . "This is undone already; u brings it back")
-    '("brought back" . "This is not undone; k undoes it")))
+      (cons "undone"
+            (qwen-companion-header-text
+             "This is undone already; \\[qwen-companion-changes-bring-back] brings it back"))
+    (cons "brought back"
+          (qwen-companion-header-text "This is not undone; \\[qwen-companion-changes-undo] undoes it"))))
 
 (defun qwen-companion-changes-undo-turn-of (group paths)
   "Return the id of the turn that PATHS of GROUP belong to, or nil."

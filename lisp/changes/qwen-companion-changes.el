@@ -15,7 +15,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -122,7 +121,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
                            (min (line-end-position) (1+ (line-beginning-position)))
                            (line-end-position)))))
           (unless (file-exists-p path)
-            (user-error "%s is not there any more; k undoes a deletion"
+            (qwen-companion-header-error "%s is not there any more; \\[qwen-companion-changes-undo] undoes a deletion"
                         (qwen-companion-untrusted-path path)))
           (pop-to-buffer (find-file-noselect path))
           (when line
@@ -133,7 +132,8 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   "Say the hunk at point in words, for ears and for eyes that see no colours."
   (interactive nil qwen-companion-changes-mode)
   (let ((hunk (or (qwen-companion-hunks-view-hunk-at (point))
-                  (user-error "Not on a hunk; TAB unfolds a file")))
+                  (qwen-companion-header-error
+                   "Not on a hunk; \\[qwen-companion-changes-toggle-fold] unfolds a file")))
         (difference (qwen-companion-hunks-view-difference-at (point))))
     (qwen-companion-changes-items-current-view (qwen-companion-changes-items-view-at-point))
     (message "%s%s"
@@ -334,8 +334,8 @@ PATH nil stands for any file."
     (when (qwen-companion-undo-step-binary step)
       (user-error "%s is not a text" (qwen-companion-untrusted-path path)))
     (unless (file-exists-p path)
-      (user-error "%s is not there any more; k undoes a deletion"
-                  (qwen-companion-untrusted-path path)))
+      (qwen-companion-header-error "%s is not there any more; \\[qwen-companion-changes-undo] undoes a deletion"
+                                   (qwen-companion-untrusted-path path)))
     (let* ((current (find-file-noselect path))
            (before (qwen-companion-compare-side
                     path "before"
@@ -352,7 +352,8 @@ PATH nil stands for any file."
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (turn (or (qwen-companion-journal-turn
                           (plist-get (qwen-companion-changes-items-group-part group) :turn))
-                         (user-error "Proposals belong to turns; v t shows these")))
+                         (qwen-companion-header-error
+                          "Proposals belong to turns; \\[qwen-companion-changes-show-turns] shows these")))
                (proposed (or (qwen-companion-journal-proposed-text path turn)
                              (user-error "No proposal for %s is known in this turn"
                                          (qwen-companion-untrusted-path path))))
@@ -370,87 +371,60 @@ PATH nil stands for any file."
 
 ;;; The mode
 
-(defvar qwen-companion-changes-mode-map
-  (qwen-companion-buffers-keymap
-   "n" #'qwen-companion-changes-next
-   "p" #'qwen-companion-changes-previous
-   "TAB" #'qwen-companion-changes-toggle-fold
-   "RET" #'qwen-companion-changes-visit
-   "k" #'qwen-companion-changes-undo
-   "u" #'qwen-companion-changes-bring-back
-   "R" #'qwen-companion-rewind-turn
-   "C-c C-u" #'qwen-companion-recover
-   "F" #'qwen-companion-fork
-   "m" #'qwen-companion-changes-merge
-   "s" #'qwen-companion-changes-mark-seen
-   "e" #'qwen-companion-changes-ediff
-   "c" #'qwen-companion-changes-comment
-   "C-c C-c" #'qwen-companion-changes-send-comments
-   "w" #'qwen-companion-changes-copy-patch
-   "W" #'qwen-companion-changes-write-patch
-   "C" #'qwen-companion-changes-commit
-   "." #'qwen-companion-changes-describe
-   "=" #'qwen-companion-changes-compare-with-proposal
-   "+" #'qwen-companion-changes-more-context
-   "-" #'qwen-companion-changes-less-context
-   "v t" #'qwen-companion-changes-show-turns
-   "v f" #'qwen-companion-changes-show-since
-   "v s" #'qwen-companion-changes-show-session
-   "v l" #'qwen-companion-changes-show-unseen
-   "v c" #'qwen-companion-changes-show-since-commit
-   "v p" #'qwen-companion-changes-show-plan
-   "v a" #'qwen-companion-changes-toggle-seen
-   "v o" #'qwen-companion-changes-toggle-client
-   [mouse-2] #'qwen-companion-changes-visit-clicked)
-  "Keymap of the buffer of changes.")
-
-(easy-menu-define qwen-companion-changes-menu qwen-companion-changes-mode-map
-  "Menu of the buffer of changes."
-  '("Changes"
-    ["Fold or Unfold" qwen-companion-changes-toggle-fold]
-    ["Visit the Line" qwen-companion-changes-visit]
-    ["Say the Hunk in Words" qwen-companion-changes-describe]
-    "---"
-    ["Undo Hunk, Region, File or Turn" qwen-companion-changes-undo]
-    ["Bring It Back" qwen-companion-changes-bring-back]
-    ["Rewind to Before the Turn" qwen-companion-rewind-turn]
-    ["Rewind Only the Files" (qwen-companion-rewind-turn 'files)]
-    ["Rewind Only the Conversation" (qwen-companion-rewind-turn 'conversation)]
-    ["Bring Back What a CLI's Own Rewind Took" qwen-companion-recover]
-    ["Go On from the Turn in a Second Terminal" qwen-companion-fork]
-    ["Go On from the Turn in a Worktree"
-     (let ((current-prefix-arg '(4))) (call-interactively #'qwen-companion-fork))]
-    ["Merge from the Worktree" qwen-companion-changes-merge]
-    ["Mark as Seen" qwen-companion-changes-mark-seen]
-    "---"
-    ["Comment on the Line" qwen-companion-changes-comment]
-    ["Send the Comments" qwen-companion-changes-send-comments
-     :active qwen-companion-changes-items-comments]
-    "---"
-    ["Ediff with the Text Before" qwen-companion-changes-ediff]
-    ["Compare with the Proposal" qwen-companion-changes-compare-with-proposal]
-    ["Copy as Patch" qwen-companion-changes-copy-patch]
-    ["Write a Patch..." qwen-companion-changes-write-patch]
-    ["Commit..." qwen-companion-changes-commit]
-    "---"
-    ("Show"
-     ["Turns" qwen-companion-changes-show-turns
-      :style radio :selected (eq 'turns qwen-companion-changes-items-scope)]
-     ["From This Turn On" qwen-companion-changes-show-since
-      :style radio :selected (eq 'since (car-safe qwen-companion-changes-items-scope))]
-     ["This Session" qwen-companion-changes-show-session
-      :style radio :selected (eq 'session (car-safe qwen-companion-changes-items-scope))]
-     ["Since the Last Look" qwen-companion-changes-show-unseen
-      :style radio :selected (eq 'look qwen-companion-changes-items-scope)]
-     ["Since the Last Commit" qwen-companion-changes-show-since-commit
-      :style radio :selected (eq 'commit qwen-companion-changes-items-scope)]
-     "---"
-     ["The Plan of the Turn" qwen-companion-changes-show-plan]
-     "---"
-     ["Seen Changes Too" qwen-companion-changes-toggle-seen
-      :style toggle :selected qwen-companion-changes-items-all]
-     ["One CLI Only" qwen-companion-changes-toggle-client
-      :style toggle :selected qwen-companion-changes-items-client])))
+(qwen-companion-header-define-keys qwen-companion-changes-mode "Changes"
+  ("n" qwen-companion-changes-next nil)
+  ("p" qwen-companion-changes-previous nil)
+  ("TAB" qwen-companion-changes-toggle-fold "Fold or Unfold" "fold")
+  ("m" qwen-companion-changes-merge "Merge from the Worktree" "merge"
+   :if (qwen-companion-changes-items-difference-p))
+  ("k" qwen-companion-changes-undo "Undo Hunk, Region, File or Turn" "undo"
+   :if (not (qwen-companion-changes-items-difference-p)))
+  ("u" qwen-companion-changes-bring-back "Bring It Back" "bring back"
+   :if (not (qwen-companion-changes-items-difference-p)))
+  ("s" qwen-companion-changes-mark-seen "Mark as Seen" "seen"
+   :if (not (qwen-companion-changes-items-difference-p)))
+  ("c" qwen-companion-changes-comment "Comment on the Line" "comment")
+  ("C-c C-c" qwen-companion-changes-send-comments "Send the Comments"
+   :if qwen-companion-changes-items-comments)
+  ("RET" qwen-companion-changes-visit "Visit the Line" "file")
+  ("." qwen-companion-changes-describe "Say the Hunk in Words")
+  "---"
+  ("R" qwen-companion-rewind-turn "Rewind to Before the Turn")
+  (nil (qwen-companion-rewind-turn 'files) "Rewind Only the Files")
+  (nil (qwen-companion-rewind-turn 'conversation) "Rewind Only the Conversation")
+  ("C-c C-u" qwen-companion-recover "Bring Back What a CLI's Own Rewind Took")
+  ("F" qwen-companion-fork "Go On from the Turn in a Second Terminal")
+  (nil (let ((current-prefix-arg '(4))) (call-interactively #'qwen-companion-fork))
+       "Go On from the Turn in a Worktree")
+  "---"
+  ("e" qwen-companion-changes-ediff "Ediff with the Text Before")
+  ("=" qwen-companion-changes-compare-with-proposal "Compare with the Proposal")
+  ("w" qwen-companion-changes-copy-patch "Copy as Patch")
+  ("W" qwen-companion-changes-write-patch "Write a Patch...")
+  ("C" qwen-companion-changes-commit "Commit...")
+  ("+" qwen-companion-changes-more-context nil)
+  ("-" qwen-companion-changes-less-context nil)
+  "---"
+  ("Show"
+   ("v t" qwen-companion-changes-show-turns "Turns"
+    :style radio :selected (eq 'turns qwen-companion-changes-items-scope))
+   ("v f" qwen-companion-changes-show-since "From This Turn On"
+    :style radio :selected (eq 'since (car-safe qwen-companion-changes-items-scope)))
+   ("v s" qwen-companion-changes-show-session "This Session"
+    :style radio :selected (eq 'session (car-safe qwen-companion-changes-items-scope)))
+   ("v l" qwen-companion-changes-show-unseen "Since the Last Look"
+    :style radio :selected (eq 'look qwen-companion-changes-items-scope))
+   ("v c" qwen-companion-changes-show-since-commit "Since the Last Commit"
+    :style radio :selected (eq 'commit qwen-companion-changes-items-scope))
+   "---"
+   ("v p" qwen-companion-changes-show-plan "The Plan of the Turn")
+   "---"
+   ("v a" qwen-companion-changes-toggle-seen "Seen Changes Too"
+    :style toggle :selected qwen-companion-changes-items-all)
+   ("v o" qwen-companion-changes-toggle-client "One CLI Only"
+    :style toggle :selected qwen-companion-changes-items-client))
+  ("?" qwen-companion-header-help nil "keys")
+  ([mouse-2] qwen-companion-changes-visit-clicked nil))
 
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
   "Major mode for the list of agents' changes.

@@ -24,6 +24,7 @@
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-undo)
 (require 'qwen-companion-completion)
+(require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-rewind-cli)
@@ -57,7 +58,7 @@ returns nil where there is none.")
 (defun qwen-companion-rewind--target-of (turn)
   "Return the target of TURN, one of an agent in the journal."
   (unless (and turn (memq (qwen-companion-turn-source turn) '(hooks chat)))
-    (user-error "Only a turn of Qwen Code can be rewound; k undoes this one"))
+    (qwen-companion-header-error "Only a turn of Qwen Code can be rewound; \\[qwen-companion-changes-undo] undoes this one"))
   (make-qwen-companion-rewind-target
    :conversation (qwen-companion-turn-conversation turn)
    :session (qwen-companion-turn-session turn)
@@ -140,7 +141,7 @@ prefix argument does: one for the files only, two for the conversation."
   "Return the turn at point in this list, or signal a `user-error'."
   (let ((group (qwen-companion-changes-items-group-at-point)))
     (or (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))
-        (user-error "This is no single turn; v t shows the turns"))))
+        (qwen-companion-header-error "This is no single turn; \\[qwen-companion-changes-show-turns] shows the turns"))))
 
 (defun qwen-companion-rewind-target-at-point ()
   "Return the `qwen-companion-rewind-target' at point in this list."
@@ -277,7 +278,8 @@ Of two for one file, that of which the user has to know more is kept."
 (defun qwen-companion-rewind--return (turn)
   "Go on with the conversation of TURN as it was before it was rewound."
   (let ((copy (pcase (qwen-companion-rewind-cli-copy turn)
-                ('nil (user-error "No copy of the conversation was kept; u brings the files back"))
+                ('nil (qwen-companion-header-error
+                       "No copy of the conversation was kept; \\[qwen-companion-changes-bring-back] brings the files back"))
                 ('coming (user-error "No copy of the conversation is known yet; try again in a moment"))
                 (copy copy)))
         (root (qwen-companion-turn-root turn)))
@@ -306,7 +308,8 @@ from the last commit."
 With WORKTREE, a name, it works in that worktree of the repository."
   (let ((root (qwen-companion-rewind-target-root target)))
     (unless (qwen-companion-rewind-target-session target)
-      (user-error "A chat can be forked at its end only, with C-c C-f there"))
+      (qwen-companion-header-error
+       "A chat can be forked at its end only, with \\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-fork] there"))
     (when (file-remote-p root)
       (user-error "A conversation on another host cannot be forked"))
     (if worktree

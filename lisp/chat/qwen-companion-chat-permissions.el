@@ -169,9 +169,26 @@ Each is (KEY . OPTION); KEY is nil for those beyond the digits."
   "Return KEY, a text, with the face of keys."
   (propertize key 'face 'qwen-companion-chat-permission-key))
 
+(defvar qwen-companion-chat-answer-map)
+
 (defun qwen-companion-chat-permissions--key-text (key)
   "Return the keys that choose the option with KEY, a character or nil."
-  (qwen-companion-chat-permissions--key (if key (format "C-c C-a %c" key) "RET      ")))
+  (qwen-companion-chat-permissions--key
+   (if key
+       (format "%s %c"
+               (key-description (where-is-internal qwen-companion-chat-answer-map nil t)) key)
+     (string-pad "RET" 9))))
+
+(defun qwen-companion-chat-permissions--review-line (tool)
+  "Return the line with the key for a review of TOOL, or \"\"."
+  (if (qwen-companion-daemon-tool-diffs tool)
+      (format "  %s  %s\n"
+              (qwen-companion-chat-permissions--key
+               (string-pad (substitute-command-keys "\\[qwen-companion-chat-show-change]") 9))
+              (if (qwen-companion-chat-permissions--reviewable tool)
+                  "review it: edit it or drop parts of it, and answer there"
+                "show all of it"))
+    ""))
 
 (defun qwen-companion-chat-permissions--option-lines (item active)
   "Return the lines of the options of ITEM; with ACTIVE, with their keys."
@@ -227,7 +244,7 @@ files is shown by its changes, and by the command if it runs one."
 (defun qwen-companion-chat-permissions--see-all-line (text)
   "Return a line with TEXT and the key to see all."
   (concat "    " (propertize text 'face 'warning) "  "
-          (qwen-companion-chat-permissions--key "C-c C-v") " shows all\n"))
+          (substitute-command-keys "\\[qwen-companion-chat-show-change] shows all\n")))
 
 (defun qwen-companion-chat-permissions--diff-lines (item tool)
   "Return the lines about the files that TOOL, the tool of ITEM, modifies."
@@ -293,6 +310,7 @@ FRONT is non-nil when the keys answer ITEM."
           questions (qwen-companion-chat-permissions--item-answers item) active)
        (concat (qwen-companion-chat-permissions--input-lines tool)
                (qwen-companion-chat-permissions--diff-lines item tool)))
+     (if active (qwen-companion-chat-permissions--review-line tool) "")
      (qwen-companion-chat-permissions--option-lines item active)
      (cond
       (held (propertize "  Held: the connection is lost.  This is checked again after reconnecting.\n"

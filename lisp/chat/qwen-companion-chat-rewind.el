@@ -18,6 +18,7 @@
 (require 'qwen-companion-chat-state)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-daemon-messages)
+(require 'qwen-companion-header)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-rewind-cli)
 (require 'qwen-companion-untrusted)
@@ -93,7 +94,8 @@ For `qwen-companion-rewind-conversation-functions'."
          ((qwen-companion-chat-trouble)
           (list (concat "the conversation stays: " (qwen-companion-chat-trouble))))
          ((not (eq 'idle (qwen-companion-daemon-session-state qwen-companion-chat-session)))
-          (user-error "A turn runs in %s; C-c C-k there cancels it" (buffer-name)))
+          (qwen-companion-header-error
+           "A turn runs in %s; \\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-cancel] there cancels it" (buffer-name)))
          ((null prompt)
           (list (format "the conversation stays: %s does not show this prompt" (buffer-name))))
          (t (cons "the conversation too"

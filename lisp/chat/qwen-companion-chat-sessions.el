@@ -16,7 +16,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'subr-x)
 (require 'tabulated-list)
 (require 'qwen-companion-buffers)
@@ -134,10 +133,9 @@ This is newer than the list."
   "Return the state of SESSION in words."
   (pcase (qwen-companion-daemon-session-state session)
     ('nil (cond ((qwen-companion-daemon-listed-busy session) "busy")
-                ((qwen-companion-chat-sessions--ended-p session) "ended, RET loads it")
+                ((qwen-companion-chat-sessions--ended-p session) "ended")
                 (t "idle")))
     ('waiting "waits for an answer")
-    ((and state (or 'dead 'closed)) (format "%s, RET loads it again" state))
     (state (symbol-name state))))
 
 ;;; The list
@@ -176,9 +174,9 @@ This is newer than the list."
     (if-let* ((window (get-buffer-window buffer t)))
         ;; Select its window, so that its point stays on its line.
         (with-selected-window window
-          (tabulated-list-print t))
+          (qwen-companion-header-print-list))
       (with-current-buffer buffer
-        (tabulated-list-print t)))))
+        (qwen-companion-header-print-list)))))
 
 (defun qwen-companion-chat-sessions--at-point ()
   "Return the id of the session at point."
@@ -235,23 +233,28 @@ Its chat stays."
   (interactive nil qwen-companion-chats-mode)
   (qwen-companion-chat t))
 
-(defvar qwen-companion-chats-mode-map
-  (qwen-companion-buffers-keymap
-   "RET" #'qwen-companion-chat-sessions-open
-   "+" #'qwen-companion-chat-sessions-new
-   "k" #'qwen-companion-chat-sessions-leave
-   "D" #'qwen-companion-chat-sessions-finish)
-  "Keymap of `qwen-companion-chats-mode'.")
+(defun qwen-companion-chat-sessions--row ()
+  "Return the session on the line at point, or nil."
+  (qwen-companion-chat-sessions--find (tabulated-list-get-id)))
 
-(easy-menu-define qwen-companion-chats-menu qwen-companion-chats-mode-map
-  "Menu of the list of chats."
-  '("Chats"
-    ["Open" qwen-companion-chat-sessions-open]
-    ["New" qwen-companion-chat-sessions-new]
-    ["Leave" qwen-companion-chat-sessions-leave]
-    ["End for All Clients" qwen-companion-chat-sessions-finish]
-    "---"
-    ["Ask the Daemon Anew" revert-buffer]))
+(qwen-companion-header-define-keys qwen-companion-chats-mode "Chats"
+  ("RET" qwen-companion-chat-sessions-open "Open" "open"
+   :if (qwen-companion-chat-sessions--row))
+  ([mouse-2] qwen-companion-header-click nil)
+  ("+" qwen-companion-chat-sessions-new "New" "new")
+  ("k" qwen-companion-chat-sessions-leave "Leave" "leave"
+   :if (qwen-companion-chat-buffer (tabulated-list-get-id)))
+  ("D" qwen-companion-chat-sessions-finish "End for All Clients" "end"
+   :if (when-let* ((session (qwen-companion-chat-sessions--row)))
+         (not (qwen-companion-chat-sessions--ended-p session))))
+  "---"
+  ("g" revert-buffer "Ask the Daemon Anew" "refresh")
+  ("?" qwen-companion-header-help nil "keys"))
+
+(defun qwen-companion-chat-sessions--heading ()
+  "Return the name and parts of the header line of the list."
+  (let ((count (length (qwen-companion-chat-sessions--all))))
+    (list (format "%d chat%s" count (if (= count 1) "" "s")))))
 
 (define-derived-mode qwen-companion-chats-mode tabulated-list-mode "Chats"
   "Major mode of the list of the sessions of `qwen serve'.
@@ -266,10 +269,7 @@ Info node `(qwen-companion)The chat' is about it.
          ("State" 0 t)]
         tabulated-list-entries #'qwen-companion-chat-sessions--entries
         tabulated-list-padding 1)
-  ;; Right-to-left text at the beginning must not reverse the line.
-  (setq-local bidi-paragraph-direction 'left-to-right)
-  (tabulated-list-init-header)
-  (qwen-companion-header-set-up-mode)
+  (qwen-companion-header-set-up-list #'qwen-companion-chat-sessions--heading)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t)
   (qwen-companion-chat-sessions--watch))

@@ -17,7 +17,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-attention)
 (require 'qwen-companion-backend)
@@ -35,6 +34,7 @@
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
 (require 'qwen-companion-drafts)
+(require 'qwen-companion-header)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-rewind)
 (require 'qwen-companion-spool)
@@ -531,76 +531,50 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 ;;; The mode
 
-(defvar qwen-companion-chat-mode-map
-  (qwen-companion-buffers-keymap
-   "RET" #'qwen-companion-chat-return
-   "TAB" #'completion-at-point
-   ;; In `text-mode', this completes words of a dictionary.
-   "C-M-i" #'completion-at-point
-   "C-c C-c" #'qwen-companion-chat-send
-   "C-c C-k" #'qwen-companion-chat-cancel
-   "C-c C-v" #'qwen-companion-chat-show-change
-   "C-c C-d" #'qwen-companion-chat-remove-queued
-   "C-c C-u" #'qwen-companion-chat-show-usage
-   "C-c C-m" #'qwen-companion-chat-set-mode
-   "C-c M-m" #'qwen-companion-chat-set-model
-   "C-c C-n" #'qwen-companion-chat-next-turn
-   "C-c C-p" #'qwen-companion-chat-previous-turn
-   "C-c C-l" #'qwen-companion-chat-reload
-   "C-c C-e" #'qwen-companion-chat-export
-   "C-c C-w" #'qwen-companion-chat-copy-code
-   "C-c TAB" #'qwen-companion-chat-insert-code
-   "C-c C-t" #'qwen-companion-chat-toggle-markup
-   "C-c C-f" #'qwen-companion-chat-fork
-   "C-c C-r" #'qwen-companion-rewind
-   "C-c C-y" #'qwen-companion-chat-paste-image
-   "M-p" #'qwen-companion-chat-previous-prompt
-   "M-n" #'qwen-companion-chat-next-prompt
-   "M-r" #'qwen-companion-chat-search-prompt
-   "C-c C-a" qwen-companion-chat-answer-map)
-  "Keymap of `qwen-companion-chat-mode'.")
-
 (defun qwen-companion-chat--waits-p ()
   "Return non-nil when a question waits for an answer in this chat."
   (eq 'waiting (qwen-companion-daemon-session-state qwen-companion-chat-session)))
 
-(easy-menu-define qwen-companion-chat-menu qwen-companion-chat-mode-map
-  "Menu of a chat."
-  '("Chat"
-    ["Send the Prompt" qwen-companion-chat-send]
-    ["Cancel" qwen-companion-chat-cancel
-     :active (memq (qwen-companion-daemon-session-state qwen-companion-chat-session) '(busy waiting))]
-    ["Take a Prompt out of the Queue" qwen-companion-chat-remove-queued
-     :active (qwen-companion-daemon-session-queue qwen-companion-chat-session)]
-    "---"
-    ["Answer the Question..." qwen-companion-chat-answer
-     :active (qwen-companion-chat--waits-p)]
-    ["Show All It Is About" qwen-companion-chat-show-change
-     :active (qwen-companion-chat--waits-p)]
-    "---"
-    ["Previous Turn" qwen-companion-chat-previous-turn]
-    ["Next Turn" qwen-companion-chat-next-turn]
-    ["Fold or Open at Point" qwen-companion-chat-toggle-fold]
-    ["Fold or Open All" qwen-companion-chat-toggle-all-folds]
-    ["Show or Hide Markup" qwen-companion-chat-toggle-markup]
-    ["Previous Prompt" qwen-companion-chat-previous-prompt]
-    ["Search the Prompts..." qwen-companion-chat-search-prompt]
-    ["Paste the Image of the Clipboard" qwen-companion-chat-paste-image]
-    "---"
-    ["Copy the Code Block" qwen-companion-chat-copy-code]
-    ["Insert It into the Last File" qwen-companion-chat-insert-code]
-    ["Export..." qwen-companion-chat-export]
-    "---"
-    ["Approval Mode..." qwen-companion-chat-set-mode]
-    ["Model..." qwen-companion-chat-set-model]
-    ["What Fills the Context" qwen-companion-chat-show-usage]
-    "---"
-    ["New Chat" (qwen-companion-chat t)]
-    ["Go On in a Copy" qwen-companion-chat-fork]
-    ["Rewind to Before the Prompt" qwen-companion-rewind]
-    ["Go to a Chat..." qwen-companion-chat-switch]
-    ["List of Sessions" qwen-companion-chats]
-    ["Read It Again" qwen-companion-chat-reload]))
+(qwen-companion-header-define-keys qwen-companion-chat-mode "Chat"
+  ("RET" qwen-companion-chat-return nil)
+  ;; In `text-mode', the second one completes words of a dictionary.
+  (("TAB" "C-M-i") completion-at-point nil)
+  ("C-c C-c" qwen-companion-chat-send "Send the Prompt")
+  ("C-c C-k" qwen-companion-chat-cancel "Cancel"
+   :if (memq (qwen-companion-daemon-session-state qwen-companion-chat-session) '(busy waiting)))
+  ("C-c C-d" qwen-companion-chat-remove-queued "Take a Prompt out of the Queue"
+   :if (qwen-companion-daemon-session-queue qwen-companion-chat-session))
+  "---"
+  (nil qwen-companion-chat-answer "Answer the Question..." :if (qwen-companion-chat--waits-p))
+  ("C-c C-v" qwen-companion-chat-show-change "Show All It Is About"
+   :if (qwen-companion-chat--waits-p))
+  "---"
+  ("C-c C-p" qwen-companion-chat-previous-turn "Previous Turn")
+  ("C-c C-n" qwen-companion-chat-next-turn "Next Turn")
+  (nil qwen-companion-chat-toggle-fold "Fold or Open at Point")
+  (nil qwen-companion-chat-toggle-all-folds "Fold or Open All")
+  ("C-c C-t" qwen-companion-chat-toggle-markup "Show or Hide Markup")
+  ("M-p" qwen-companion-chat-previous-prompt "Previous Prompt")
+  ("M-n" qwen-companion-chat-next-prompt nil)
+  ("M-r" qwen-companion-chat-search-prompt "Search the Prompts...")
+  ("C-c C-y" qwen-companion-chat-paste-image "Paste the Image of the Clipboard")
+  "---"
+  ("C-c C-w" qwen-companion-chat-copy-code "Copy the Code Block")
+  ("C-c TAB" qwen-companion-chat-insert-code "Insert It into the Last File")
+  ("C-c C-e" qwen-companion-chat-export "Export...")
+  "---"
+  ("C-c C-m" qwen-companion-chat-set-mode "Approval Mode...")
+  ("C-c M-m" qwen-companion-chat-set-model "Model...")
+  ("C-c C-u" qwen-companion-chat-show-usage "What Fills the Context")
+  "---"
+  (nil (qwen-companion-chat t) "New Chat")
+  ("C-c C-f" qwen-companion-chat-fork "Go On in a Copy")
+  ("C-c C-r" qwen-companion-rewind "Rewind to Before the Prompt")
+  (nil qwen-companion-chat-switch "Go to a Chat...")
+  (nil qwen-companion-chats "List of Sessions")
+  ("C-c C-l" qwen-companion-chat-reload "Read It Again"))
+
+(define-key qwen-companion-chat-mode-map (kbd "C-c C-a") qwen-companion-chat-answer-map)
 
 (defconst qwen-companion-chat--hooks
   '((kill-emacs-query-functions . qwen-companion-chat--exit-p)

@@ -18,6 +18,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-environment)
+(require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
@@ -316,11 +317,10 @@ What it prints is in a buffer of its own."
   (kill-new (buffer-substring-no-properties (point-min) (point-max)))
   (message "Copied; it has no secret and no content of a file"))
 
-(defvar qwen-companion-doctor-mode-map
-  (qwen-companion-buffers-keymap
-   "w" #'qwen-companion-doctor-copy
-   "TAB" #'forward-button)
-  "Keymap of the doctor's report.")
+(qwen-companion-header-define-keys qwen-companion-doctor-mode nil
+  ("g" revert-buffer nil "again")
+  ("w" qwen-companion-doctor-copy nil "copy")
+  ("TAB" forward-button nil "next remedy"))
 
 (define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"
   "Major mode of the report on all that a CLI needs to connect.
@@ -330,8 +330,7 @@ Info node `(qwen-companion)When something does not work' is about it.
   :interactive nil
   (setq-local revert-buffer-function #'qwen-companion-doctor--revert)
   (setq header-line-format
-        (substitute-command-keys
-         "\\<qwen-companion-doctor-mode-map>\\[revert-buffer] again  \\[qwen-companion-doctor-copy] copy  \\[forward-button] next remedy"))
+        '((:eval (qwen-companion-header-line "Doctor" (qwen-companion-header-mode-keys)))))
   (buffer-disable-undo))
 
 (defun qwen-companion-doctor--revert (&rest _)

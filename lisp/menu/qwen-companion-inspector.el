@@ -17,7 +17,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -700,26 +699,17 @@ shown.  For a file that you have hidden or shown, the rules apply again."
 
 ;;; The buffer
 
-(defvar qwen-companion-inspector-mode-map
-  (qwen-companion-buffers-keymap
-   "RET" #'qwen-companion-inspector-visit
-   [mouse-2] #'qwen-companion-header-click
-   "TAB" #'qwen-companion-inspector-toggle-fold
-   "n" #'qwen-companion-inspector-next
-   "p" #'qwen-companion-inspector-previous
-   "t" #'qwen-companion-inspector-toggle-exclusion
-   "w" #'qwen-companion-inspector-copy-json)
-  "Keys of the context inspector.")
-
-(easy-menu-define qwen-companion-inspector-menu qwen-companion-inspector-mode-map
-  "Menu of the context inspector."
-  '("CLI-Context"
-    ["Go to the File or Terminal" qwen-companion-inspector-visit]
-    ["Fold or Unfold" qwen-companion-inspector-toggle-fold]
-    "---"
-    ["Hide or Show the File" qwen-companion-inspector-toggle-exclusion]
-    ["Copy the JSON" qwen-companion-inspector-copy-json]
-    ["Refresh" revert-buffer]))
+(qwen-companion-header-define-keys qwen-companion-inspector-mode "CLI-Context"
+  ("RET" qwen-companion-inspector-visit "Go to the File or Terminal" "go to")
+  ([mouse-2] qwen-companion-header-click nil)
+  ("TAB" qwen-companion-inspector-toggle-fold "Fold or Unfold" "fold")
+  ("n" qwen-companion-inspector-next nil)
+  ("p" qwen-companion-inspector-previous nil)
+  "---"
+  ("t" qwen-companion-inspector-toggle-exclusion "Hide or Show the File" "hide or show")
+  ("w" qwen-companion-inspector-copy-json "Copy the JSON" "copy JSON")
+  ("g" revert-buffer "Refresh" "refresh")
+  ("?" qwen-companion-header-help nil "keys"))
 
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
   "Show the latest context of each connected CLI, and the hidden files.
@@ -738,20 +728,11 @@ Info node `(qwen-companion)What the CLI gets to see' is about it.
               header-line-format
               '((:eval (qwen-companion-header-line
                         "What CLIs are told"
-                        (qwen-companion-header-keys qwen-companion-inspector--keys)))))
+                        (qwen-companion-header-mode-keys)))))
   (qwen-companion-timers-keep-updated #'qwen-companion-inspector--draw
                                       qwen-companion-inspector--tick-seconds)
   (add-hook 'kill-buffer-hook #'qwen-companion-inspector--close nil t)
   (add-hook 'change-major-mode-hook #'qwen-companion-inspector--close nil t))
-
-(defconst qwen-companion-inspector--keys
-  '((qwen-companion-inspector-visit "go to")
-    (qwen-companion-inspector-toggle-fold "fold")
-    (qwen-companion-inspector-toggle-exclusion "hide or show")
-    (qwen-companion-inspector-copy-json "copy JSON")
-    (revert-buffer "refresh")
-    (describe-mode "all keys"))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
 
 (defun qwen-companion-inspector--revert (&rest _)
   "Request all reports again, and redraw."

@@ -13,7 +13,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'seq)
 (require 'subr-x)
 (require 'tabulated-list)
@@ -48,6 +47,10 @@
 (defconst qwen-companion-session-list--period 5
   "Seconds between two updates of the times in a list that is visible.")
 
+(defconst qwen-companion-session-list--quiet 10
+  "Seconds without the result of a tool after which a CLI probably asks.
+That is one of which no hooks tell.")
+
 ;;; What a row says
 
 (defun qwen-companion-session-list--proposals (session)
@@ -60,12 +63,21 @@
 (defun qwen-companion-session-list-activity (session)
   "Return the activity of SESSION, a symbol.
 One of `asking', `reviewing' (a proposal of it waits), `working', `done',
-`ready' (it has had no prompt), `cancelled', `failed', and `connected'
-where the CLI does not tell."
+`ready' (it has had no prompt), `cancelled', `failed', `retrying' (its
+request has failed), `quiet' (a tool without hooks has run long, or
+probably it asks) and `connected' where the CLI does not tell."
   (let* ((state (qwen-companion-registry-state session))
+         (recorded (qwen-companion-registry-recorded session))
          (activity (qwen-companion-cli-state-activity state)))
     ;; Of an edit that it asks about in its terminal too, the review tells more.
     (cond ((qwen-companion-session-list--proposals session) 'reviewing)
+          ((and (eq activity 'working)
+                (eq 'retrying (qwen-companion-cli-state-activity recorded)))
+           'retrying)
+          ((and (eq activity 'working)
+                (< (or (qwen-companion-cli-state-tool-since state) most-positive-fixnum)
+                   (* 1000 (- (float-time) qwen-companion-session-list--quiet))))
+           'quiet)
           ((eq activity 'idle)
            ;; Of a prompt that another program has sent, the end alone is reported.
            (if (or (qwen-companion-cli-state-prompt state)
@@ -77,7 +89,7 @@ where the CLI does not tell."
 
 (defun qwen-companion-session-list--waiting-p (session)
   "Return non-nil when SESSION waits for the user."
-  (and (memq (qwen-companion-session-list-activity session) '(asking reviewing failed)) t))
+  (and (memq (qwen-companion-session-list-activity session) '(asking reviewing failed quiet)) t))
 
 (defun qwen-companion-session-list--waiting-first (sessions)
   "Return SESSIONS with those first that wait for the user, longest first."
@@ -92,6 +104,10 @@ where the CLI does not tell."
           ((file-remote-p directory) (qwen-companion-places-abbreviate directory))
           (t (file-name-nondirectory
               (directory-file-name (or (qwen-companion-roots-of directory) directory)))))))
+
+(defun qwen-companion-session-list--buffer (session)
+  "Return the buffer of the terminal of SESSION, or nil."
+  (and session (qwen-companion-terminal-session-buffer session)))
 
 (defun qwen-companion-session-list--terminal (session)
   "Return where the terminal of SESSION is, as text."
@@ -112,7 +128,7 @@ directory and its editor."
          (editor (qwen-companion-registered-editor session))
          (last (or (qwen-companion-registered-problem session)
                    (qwen-companion-cli-state-question state)
-                   (qwen-companion-cli-state-failure state)
+                   (qwen-companion-session-list--failure session)
                    (qwen-companion-cli-state-said state)
                    (qwen-companion-cli-state-prompt state)
                    (qwen-companion-session-no-hooks session)))
@@ -124,6 +140,11 @@ directory and its editor."
                                  (and directory (abbreviate-file-name directory))
                                  (and editor (concat "connected to " editor))))
                  ", ")))
+
+(defun qwen-companion-session-list--failure (session)
+  "Return why the last request of SESSION has failed, or nil."
+  (or (qwen-companion-cli-state-failure (qwen-companion-registry-state session))
+      (qwen-companion-cli-state-failure (qwen-companion-registry-recorded session))))
 
 (defun qwen-companion-session-list--turns (session)
   "Return each turn of SESSION, newest first."
@@ -155,7 +176,9 @@ It is \"\" where that is not known; its tooltip has them by model."
   (if-let* ((usage (qwen-companion-session-list--usage session)))
       (propertize (qwen-companion-layer-number (qwen-companion-layer-tokens usage))
                   'help-echo (qwen-companion-layer-usage usage))
-    ""))
+    (if-let* ((tokens (qwen-companion-cli-state-tokens (qwen-companion-registry-state session))))
+        (propertize (qwen-companion-layer-number tokens) 'help-echo "In the last request")
+      "")))
 
 (defun qwen-companion-session-list--more-tokens-p (a b)
   "Return non-nil when the CLI of entry A has used more tokens than that of B."
@@ -196,9 +219,13 @@ It is \"\" where that is not known; its tooltip has them by model."
           ((not (eq activity 'connected))
            (let ((done (qwen-companion-layer-todo-count session)))
              (propertize
-              (or (qwen-companion-layer-failure session)
-                  (concat (symbol-name activity) (and done " ") done))
-              'face (and (memq activity '(asking reviewing failed)) 'warning))))
+              (pcase activity
+                ('failed (format "failed: %s" (qwen-companion-untrusted-line
+                                               (or (qwen-companion-session-list--failure session)
+                                                   "unknown error"))))
+                ('quiet "probably asks")
+                (_ (concat (symbol-name activity) (and done " ") done)))
+              'face (and (memq activity '(asking reviewing failed retrying quiet)) 'warning))))
           ((qwen-companion-registered-editor session) "elsewhere")
           (kind "no editor")
           (t "connected"))))
@@ -206,9 +233,13 @@ It is \"\" where that is not known; its tooltip has them by model."
 (defun qwen-companion-session-list--since (session)
   "Return since when SESSION is in its state, in ms since the epoch; 0 if unknown.
 For a registered CLI that does nothing for us, return when it has started."
-  (or (qwen-companion-cli-state-since (qwen-companion-registry-state session))
-      (qwen-companion-registered-start session)
-      0))
+  (let ((state (qwen-companion-registry-state session)))
+    (or (pcase (qwen-companion-session-list-activity session)
+          ('quiet (qwen-companion-cli-state-tool-since state))
+          ('retrying (qwen-companion-cli-state-since (qwen-companion-registry-recorded session))))
+        (qwen-companion-cli-state-since state)
+        (qwen-companion-registered-start session)
+        0)))
 
 (defun qwen-companion-session-list--shorter-p (a b)
   "Return non-nil when the state of entry A is newer than that of entry B."
@@ -218,6 +249,16 @@ For a registered CLI that does nothing for us, return when it has started."
     (> (since a) (since b))))
 
 ;;; The list
+
+(defun qwen-companion-session-list--heading ()
+  "Return the name and parts of the header line of the list."
+  (let* ((sessions (qwen-companion-registry-sessions))
+         (count (length sessions))
+         (waiting (cl-count-if #'qwen-companion-session-list--waiting-p sessions)))
+    `(,(format "%d CLI%s" count (if (= count 1) "" "s"))
+      (nil . ,(and (> waiting 0)
+                   (propertize (format "%d wait%s for you" waiting (if (= waiting 1) "s" ""))
+                               'face 'warning))))))
 
 (defun qwen-companion-session-list-summary ()
   "Return how many CLIs are connected and how many proposals wait, in words."
@@ -258,7 +299,7 @@ For a registered CLI that does nothing for us, return when it has started."
                      (if (eq 'ready (qwen-companion-state))
                          "No CLI is connected"
                        "The companion is not running")))))
-    (tabulated-list-revert)))
+    (qwen-companion-header-print-list)))
 
 (defun qwen-companion-session-list--note (text)
   "Return a list of an entry with TEXT that stands for no CLI."
@@ -361,28 +402,44 @@ Signal a `user-error' where there is none."
                qwen-companion-sessions-mode)
   (qwen-companion-bring-home session))
 
+(defun qwen-companion-session-list--retry-p (session)
+  "Return non-nil when the last request of SESSION has failed."
+  (and session (memq (qwen-companion-session-list-activity session) '(failed retrying))))
+
 (defun qwen-companion-session-list-retry (session)
   "Have SESSION, the CLI at point, send its request again that has failed.
 While it waits to do so by itself, have it wait no longer."
   (interactive (list (qwen-companion-session-list--read "Send the failed request again of: "))
                qwen-companion-sessions-mode)
-  (unless (memq (qwen-companion-session-list-activity session) '(failed working))
+  (unless (qwen-companion-session-list--retry-p session)
     (user-error "No request of this CLI has failed"))
   (qwen-companion-terminal-retry
    (or (qwen-companion-terminal-session-buffer session)
        (user-error "This CLI is in a terminal outside of Emacs; Ctrl+Y there sends its request again"))))
 
-(defvar qwen-companion-sessions-mode-map
-  (qwen-companion-buffers-keymap
-   "RET" #'qwen-companion-session-list-visit
-   [mouse-2] #'qwen-companion-header-click
-   "r" #'qwen-companion-session-list-review
-   "c" #'qwen-companion-session-list-changes
-   "s" #'qwen-companion-session-list-prompt
-   "t" #'qwen-companion-session-list-retry
-   "b" #'qwen-companion-session-list-bring-home
-   "k" #'qwen-companion-session-list-end)
-  "Keymap of the list of CLIs.")
+(defun qwen-companion-session-list--row ()
+  "Return the session or registered CLI on the line at point, or nil."
+  (qwen-companion-registry-find (tabulated-list-get-id)))
+
+(qwen-companion-header-define-keys qwen-companion-sessions-mode "Session"
+  ("RET" qwen-companion-session-list-visit "Go to Its Terminal" "terminal"
+   :if (qwen-companion-session-list--buffer (qwen-companion-session-list--row)))
+  ([mouse-2] qwen-companion-header-click nil)
+  ("r" qwen-companion-session-list-review "Go to Its Review" "review"
+   :if (qwen-companion-session-list--proposals (qwen-companion-session-list--row)))
+  ("t" qwen-companion-session-list-retry "Send Its Failed Request Again" "try again"
+   :if (qwen-companion-session-list--retry-p (qwen-companion-session-list--row)))
+  ("s" qwen-companion-session-list-prompt "Send It a Prompt" "prompt"
+   :if (qwen-companion-session-list--row))
+  ("c" qwen-companion-session-list-changes "What It Has Changed" "changes"
+   :if (qwen-companion-session-list--row))
+  ("b" qwen-companion-session-list-bring-home "Bring It Home" "bring home"
+   :if (let ((session (qwen-companion-session-list--row)))
+         (and (qwen-companion-registry-of session)
+              (not (qwen-companion-session-list--buffer session)))))
+  ("k" qwen-companion-session-list-end "End It" "end"
+   :if (qwen-companion-session-list--row))
+  ("?" qwen-companion-header-help nil "keys"))
 
 (define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
   "Major mode of the list of CLIs.
@@ -391,17 +448,16 @@ Info node `(qwen-companion)Terminals' is about it.
 \\{qwen-companion-sessions-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("CLI" 20 t) ("Project" 14 t) ("State" 18 t)
-         ("Since" 7 qwen-companion-session-list--shorter-p)
+        [("CLI" 17 t) ("Project" 10 t) ("State" 18 t)
+         ("Since" 6 qwen-companion-session-list--shorter-p)
          ("Files" 5 nil :right-align t)
-         ("Tokens" 7 qwen-companion-session-list--more-tokens-p :right-align t)
+         ("Tokens" 6 qwen-companion-session-list--more-tokens-p :right-align t)
          ("Terminal" 22 t) ("Last" 0 t)]
         tabulated-list-padding 1
         tabulated-list-printer (lambda (id columns)
                                  (qwen-companion-buffers-print-entry id columns 1)))
-  (qwen-companion-header-set-up-mode)
+  (qwen-companion-header-set-up-list #'qwen-companion-session-list--heading)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
-  (tabulated-list-init-header)
   (setq-local revert-buffer-function #'qwen-companion-session-list--revert)
   (qwen-companion-buffers-add-hooks
    '((qwen-companion-proposal-changed-hook . qwen-companion-session-list-refresh)
@@ -411,17 +467,6 @@ Info node `(qwen-companion)Terminals' is about it.
   (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
                                       qwen-companion-session-list--period)
   (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'sessions nil)) nil t))
-
-(easy-menu-define qwen-companion-session-list-menu qwen-companion-sessions-mode-map
-  "Menu of the list of CLIs."
-  '("Session"
-    ["Go to Its Terminal" qwen-companion-session-list-visit]
-    ["Go to Its Review" qwen-companion-session-list-review]
-    ["What It Has Changed" qwen-companion-session-list-changes]
-    ["Send It a Prompt" qwen-companion-session-list-prompt]
-    ["Send Its Failed Request Again" qwen-companion-session-list-retry]
-    ["Bring It Home" qwen-companion-session-list-bring-home]
-    ["End It" qwen-companion-session-list-end]))
 
 ;;;###autoload
 (defun qwen-companion-sessions ()
@@ -447,6 +492,31 @@ another editor or to none.  The list follows them.
 (defvar qwen-companion-session-list--last nil
   "Id of the session, or chat, to which `qwen-companion-next-waiting' went.")
 
+(defun qwen-companion-session-list--waiting ()
+  "Return the CLIs that wait for the user, longest first."
+  (seq-take-while #'qwen-companion-session-list--waiting-p
+                  (qwen-companion-session-list--waiting-first
+                   (qwen-companion-registry-sessions))))
+
+(defun qwen-companion-session-list-help (&rest _)
+  "Return the CLIs that wait for the user, longest first, and the states of all.
+This is for `help-echo'."
+  (concat
+   (mapconcat (lambda (session)
+                (format "%s in %s %s since %s%s\n"
+                        (qwen-companion-layer-name session)
+                        (qwen-companion-untrusted-line
+                         (qwen-companion-session-list--project session))
+                        (qwen-companion-session-list--state session)
+                        (qwen-companion-layer-duration
+                         (- (float-time) (/ (qwen-companion-session-list--since session) 1000.0)))
+                        (let ((last (qwen-companion-session-list--last session)))
+                          (if (string-empty-p last)
+                              ""
+                            (concat ": " (qwen-companion-untrusted-line last))))))
+              (qwen-companion-session-list--waiting) "")
+   (qwen-companion-layer-help)))
+
 (defun qwen-companion-session-list-waiting ()
   "Return the CLIs and chats that wait for the user, CLIs the longest first.
 Each is (ID . FUNCTION): the id of a session, or the buffer of a chat, and
@@ -455,9 +525,7 @@ a function that goes to its question or its review."
    (mapcar (lambda (session)
              (cons (qwen-companion-session-id session)
                    (lambda () (qwen-companion-session-list--go-to session))))
-           (seq-take-while #'qwen-companion-session-list--waiting-p
-                           (qwen-companion-session-list--waiting-first
-                            (qwen-companion-registry-sessions))))
+           (qwen-companion-session-list--waiting))
    (when (featurep 'qwen-companion-chat-permissions)
      (mapcar (lambda (chat)
                (cons chat

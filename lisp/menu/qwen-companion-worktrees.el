@@ -14,7 +14,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'seq)
 (require 'subr-x)
 (require 'tabulated-list)
@@ -252,7 +251,7 @@ One that has entered it by a tool has its newest turn there."
                 (list (list nil (vconcat (list (or (alist-get nil qwen-companion-worktrees--problems)
                                                    "..."))
                                          (make-vector 8 ""))))))
-      (tabulated-list-print t))
+      (qwen-companion-header-print-list))
     (when (or qwen-companion-worktrees--outdated
               (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time)))
       (qwen-companion-worktrees--load (cl-shiftf qwen-companion-worktrees--outdated nil)))))
@@ -296,7 +295,8 @@ that is in no window looks at all of them when it is shown again."
   "Show what agents have changed in TREE, the worktree at point."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (unless (qwen-companion-worktrees--newest-turn tree)
-    (user-error "Nothing is recorded that an agent has changed there; d shows what differs"))
+    (qwen-companion-header-error
+     "Nothing is recorded that an agent has changed there; \\[qwen-companion-worktrees-diff] shows what differs"))
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) 'turns))
 
 (defun qwen-companion-worktrees-terminal (tree)
@@ -304,7 +304,7 @@ that is in no window looks at all of them when it is shown again."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (if-let* ((session (car (qwen-companion-worktrees--sessions tree))))
       (qwen-companion-session-list-visit session)
-    (user-error "No CLI works there; r writes a prompt for a new one")))
+    (qwen-companion-header-error "No CLI works there; \\[qwen-companion-worktrees-ask] writes a prompt for a new one")))
 
 (declare-function qwen-companion-start-cli "qwen-companion"
                   (directory arguments another interactive))
@@ -342,13 +342,15 @@ shell, with a command that you can change before."
      ((qwen-companion-worktrees--main-p tree)
       (user-error "This is the main tree, into which the others are merged"))
      ((member branch '(nil ""))
-      (user-error "It has no branch; m merges what has changed there as text"))
+      (qwen-companion-header-error "It has no branch; \\[qwen-companion-worktrees-merge] merges what has changed there as text"))
      ((equal "" (qwen-companion-worktree-head tree))
-      (user-error "Its branch has no commit, or is gone; m merges what has changed there as text"))
+      (qwen-companion-header-error
+       "Its branch has no commit, or is gone; \\[qwen-companion-worktrees-merge] merges what has changed there as text"))
      ((equal "" (qwen-companion-worktree-branch main))
       (user-error "The repository is bare: there is no main tree to merge into"))
      ((and (qwen-companion-worktree-base tree) (= 0 (qwen-companion-worktree-ahead tree)))
-      (user-error "No commit is on its branch that the main tree lacks; m merges what is not committed")))
+      (qwen-companion-header-error
+       "No commit is on its branch that the main tree lacks; \\[qwen-companion-worktrees-merge] merges what is not committed")))
     (let ((default-directory (file-name-as-directory (qwen-companion-worktree-path main)))
           (lost (qwen-companion-worktree-uncommitted tree)))
       (unless (and (> lost 0)
@@ -371,7 +373,7 @@ worktree, or where this one began.  SCOPE is as
                  (list tree (and current-prefix-arg (qwen-companion-worktrees--read-scope tree))))
                qwen-companion-worktrees-mode)
   (when (and (not scope) (qwen-companion-worktrees--main-p tree))
-    (user-error "This is the main tree; C-u d compares it with a worktree"))
+    (qwen-companion-header-error "This is the main tree; C-u \\[qwen-companion-worktrees-diff] compares it with a worktree"))
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) (or scope 'merge)))
 
 (defun qwen-companion-worktrees--read-scope (tree)
@@ -467,16 +469,33 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
           ", ")
          "? ")))))
 
-(defvar qwen-companion-worktrees-mode-map
-  (qwen-companion-buffers-keymap
-   "RET" #'qwen-companion-worktrees-changes
-   "d" #'qwen-companion-worktrees-diff
-   "t" #'qwen-companion-worktrees-terminal
-   "r" #'qwen-companion-worktrees-ask
-   "m" #'qwen-companion-worktrees-merge
-   "M" #'qwen-companion-worktrees-merge-branch
-   "k" #'qwen-companion-worktrees-remove)
-  "Keymap of the list of worktrees.")
+(defun qwen-companion-worktrees--other-p ()
+  "Return non-nil when a worktree other than the main tree is at point."
+  (when-let* ((tree (qwen-companion-worktrees--tree (tabulated-list-get-id))))
+    (not (qwen-companion-worktrees--main-p tree))))
+
+(qwen-companion-header-define-keys qwen-companion-worktrees-mode "Worktree"
+  ("RET" qwen-companion-worktrees-changes "What Agents Have Changed" "changes"
+   :if (tabulated-list-get-id))
+  ([mouse-2] qwen-companion-header-click nil)
+  ("d" qwen-companion-worktrees-diff "Difference to the Main Tree" "difference"
+   :if (qwen-companion-worktrees--other-p))
+  ("m" qwen-companion-worktrees-merge "Merge into the Main Tree" "merge"
+   :if (qwen-companion-worktrees--other-p))
+  ("M" qwen-companion-worktrees-merge-branch "Merge Its Commits with Git"
+   :if (qwen-companion-worktrees--other-p))
+  ("t" qwen-companion-worktrees-terminal "Go to Its Terminal" "terminal"
+   :if (tabulated-list-get-id))
+  ("r" qwen-companion-worktrees-ask "Write a Prompt" "prompt"
+   :if (tabulated-list-get-id))
+  ("k" qwen-companion-worktrees-remove "End and Remove" "remove"
+   :if (qwen-companion-worktrees--other-p))
+  ("?" qwen-companion-header-help nil "keys"))
+
+(defun qwen-companion-worktrees--heading ()
+  "Return the name and parts of the header line of the list."
+  (let ((count (length qwen-companion-worktrees--trees)))
+    (list (format "%d worktree%s" count (if (= count 1) "" "s")))))
 
 (define-derived-mode qwen-companion-worktrees-mode tabulated-list-mode "Worktrees"
   "Major mode of the list of a project's worktrees.
@@ -485,13 +504,14 @@ Info node `(qwen-companion)Several agents at once' is about it.
 \\{qwen-companion-worktrees-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("Worktree" 16 t) ("Branch" 20 t) ("CLI" 12 t) ("State" 10 t)
-         ("Files" 5 nil :right-align t) ("Commits" 8 nil)
-         ("Conflicts" 9 nil :right-align t) ("Tokens" 8 nil :right-align t)
+        [("Worktree" 12 t) ("Branch" 14 t) ("CLI" 9 t) ("State" 9 t)
+         ("Files" 5 nil :right-align t) ("Commits" 7 nil)
+         ("Conflicts" 9 nil :right-align t) ("Tokens" 6 nil :right-align t)
          ("Turn" 0 nil)]
-        tabulated-list-padding 1)
-  (qwen-companion-header-set-up-mode)
-  (tabulated-list-init-header)
+        tabulated-list-padding 1
+        tabulated-list-printer (lambda (id columns)
+                                 (qwen-companion-buffers-print-entry id columns 1)))
+  (qwen-companion-header-set-up-list #'qwen-companion-worktrees--heading)
   (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
   (qwen-companion-buffers-add-hooks
    '((qwen-companion-journal-changed-functions . qwen-companion-worktrees--changed)
@@ -500,17 +520,6 @@ Info node `(qwen-companion)Several agents at once' is about it.
   (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'worktrees nil)) nil t)
   (qwen-companion-timers-keep-updated #'qwen-companion-worktrees--print
                                       qwen-companion-worktrees--period))
-
-(easy-menu-define qwen-companion-worktrees-menu qwen-companion-worktrees-mode-map
-  "Menu of the list of worktrees."
-  '("Worktree"
-    ["What Agents Have Changed" qwen-companion-worktrees-changes]
-    ["Difference to the Main Tree" qwen-companion-worktrees-diff]
-    ["Go to Its Terminal" qwen-companion-worktrees-terminal]
-    ["Write a Prompt" qwen-companion-worktrees-ask]
-    ["Merge into the Main Tree" qwen-companion-worktrees-merge]
-    ["Merge Its Commits with Git" qwen-companion-worktrees-merge-branch]
-    ["End and Remove" qwen-companion-worktrees-remove]))
 
 ;;;###autoload
 (defun qwen-companion-worktrees ()

@@ -20,6 +20,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-drafts)
+(require 'qwen-companion-header)
 (require 'qwen-companion-layer)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-programs)
@@ -164,14 +165,12 @@ NAME says what it is."
       (with-current-buffer buffer
         (qwen-companion-ask--keep-draft)))))
 
-(defvar qwen-companion-ask-mode-map
-  (qwen-companion-buffers-keymap
-   "C-c C-c" #'qwen-companion-ask-submit
-   "C-c C-k" #'qwen-companion-ask-put-aside
-   "C-c C-b" #'qwen-companion-ask-take-back
-   "M-p" #'qwen-companion-ask-previous
-   "M-n" #'qwen-companion-ask-next)
-  "Keymap of prompt buffers.")
+(qwen-companion-header-define-keys qwen-companion-ask-mode nil
+  ("C-c C-c" qwen-companion-ask-submit nil "send")
+  ("C-c C-k" qwen-companion-ask-put-aside nil "put aside")
+  ("M-p" qwen-companion-ask-previous nil "history" :other qwen-companion-ask-next)
+  ("M-n" qwen-companion-ask-next nil)
+  ("C-c C-b" qwen-companion-ask-take-back nil "take back"))
 
 (define-minor-mode qwen-companion-ask-mode
   "Minor mode of a buffer with a prompt for a CLI.
@@ -183,8 +182,10 @@ beginning the slash commands of Qwen Code.
   (cond
    (qwen-companion-ask-mode
     (setq header-line-format
-          (substitute-command-keys
-           "\\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] send  \\[qwen-companion-ask-put-aside] put aside  \\[qwen-companion-ask-previous] \\[qwen-companion-ask-next] history  \\[qwen-companion-ask-take-back] take back  @ / complete files, commands"))
+          '((:eval (qwen-companion-header-line
+                    "Prompt"
+                    `(,@(qwen-companion-header-mode-keys 'qwen-companion-ask-mode)
+                      (20 . "@ / complete files, commands"))))))
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
@@ -527,16 +528,18 @@ stays.  Return what to say of that."
              "; it is no longer in the prompt buffer")
             ((not cli) "")
             ((not (string-blank-p (qwen-companion-ask--text)))
-             (format ".  M-p in %s has the prompt" (buffer-name)))
+             (qwen-companion-header-text
+              ".  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-previous] in %s has the prompt"
+              (buffer-name)))
             (t
              (erase-buffer)
              (insert text)
              (setq qwen-companion-ask--cli cli)
              (unless (or (active-minibuffer-window) (get-buffer-window buffer t))
                (display-buffer buffer qwen-companion-ask--action))
-             (substitute-command-keys
-              (format ".  It is in %s: \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it again"
-                      (buffer-name))))))))
+             (qwen-companion-header-text
+              ".  It is in %s: \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it again"
+              (buffer-name)))))))
 
 (setq qwen-companion-registry-return-function #'qwen-companion-ask--return)
 

@@ -229,8 +229,9 @@ is one of Emacs."
 (define-key qwen-companion-unified-mode-map (kbd "c") #'qwen-companion-diff-comment)
 (define-key qwen-companion-unified-mode-map (kbd "C-c C-r") #'qwen-companion-diff-comment)
 
-(cl-pushnew '(qwen-companion-diff-comment "comment")
-            (alist-get 'plan qwen-companion-plan-keys) :test #'equal)
+(push (cons '(qwen-companion-diff-comment "comment")
+            (lambda () (qwen-companion-plan-kind-p 'plan)))
+      (get 'qwen-companion-plan-mode 'qwen-companion-header-keys))
 
 (setq qwen-companion-proposal-reason-function #'qwen-companion-comments--of)
 

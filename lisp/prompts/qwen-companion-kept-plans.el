@@ -51,13 +51,11 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 (defvar-local qwen-companion-kept-plans--directory nil
   "The project of the plan in the current buffer.")
 
-(defvar qwen-companion-kept-plan-mode-map
-  (qwen-companion-buffers-keymap
-   "w" #'qwen-companion-plan-save
-   "s" #'qwen-companion-plan-send
-   "l" #'qwen-companion-plan-choose
-   "q" #'quit-window)
-  "Keymap of an approved plan.")
+(qwen-companion-header-define-keys qwen-companion-kept-plan-mode nil
+  ("w" qwen-companion-plan-save nil "save as a file")
+  ("s" qwen-companion-plan-send nil "send to a CLI")
+  ("l" qwen-companion-plan-choose nil "others")
+  ("q" quit-window nil))
 
 (define-minor-mode qwen-companion-kept-plan-mode
   "Minor mode of an approved plan.
@@ -86,10 +84,7 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
             header-line-format
             `((:eval (qwen-companion-header-line
                       ,(format "Approved %s" (qwen-companion-kept-plans--time plan))
-                      (qwen-companion-header-keys
-                       '((qwen-companion-plan-save "save as a file")
-                         (qwen-companion-plan-send "send to a CLI")
-                         (qwen-companion-plan-choose "others")))))))
+                      (qwen-companion-header-mode-keys 'qwen-companion-kept-plan-mode)))))
       (set-buffer-modified-p nil)
       (goto-char (point-min))
       (qwen-companion-kept-plan-mode))

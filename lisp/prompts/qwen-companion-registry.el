@@ -18,6 +18,7 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-header)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
@@ -111,10 +112,14 @@ Only CLIs of this machine are looked at."
 
 (defun qwen-companion-registry-state (session)
   "Return the state of SESSION, a property list, as far as it is known.
-What its hooks report goes before what it does with prompts of ours."
+What its hooks report goes before what its record tells."
   (or (qwen-companion-session-state session)
-      (when-let* ((cli (qwen-companion-registry-of session)))
-        (qwen-companion-registered-state cli))))
+      (qwen-companion-registry-recorded session)))
+
+(defun qwen-companion-registry-recorded (session)
+  "Return the state of SESSION by the record of its conversation, or nil."
+  (when-let* ((cli (qwen-companion-registry-of session)))
+    (qwen-companion-registered-state cli)))
 
 (defun qwen-companion-registry-name (cli)
   "Return the name of the registered CLI, or its process, as text."
@@ -147,7 +152,8 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
     (user-error "%s: %s" (qwen-companion-registry-name cli)
                 (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
    ((eq 'serve (qwen-companion-registered-kind cli))
-    (user-error "The conversation is in a daemon; when it has ended there (D in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))))
+    (qwen-companion-header-error
+      "The conversation is in a daemon; when it has ended there (\\<qwen-companion-chats-mode-map>\\[qwen-companion-chat-sessions-finish] in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))))
 
 (defun qwen-companion-registry-when-ended (cli function)
   "Call FUNCTION with the registered CLI when it has ended; end it if need be.

@@ -30,14 +30,26 @@
 
 ;;; The mode
 
-(defvar qwen-companion-plan-mode-map
-  (qwen-companion-buffers-keymap
-   "C-c C-c" #'qwen-companion-plan-approve
-   "C-c C-t" #'qwen-companion-plan-in-terminal
-   "C-c C-d" #'qwen-companion-diff-switch
-   "C-c C-q" #'qwen-companion-diff-bury
-   "C-c ?" #'qwen-companion-header-help)
-  "Keymap of a plan and of questions, beside that of a review.")
+(defun qwen-companion-plan-kind-p (kind)
+  "Return non-nil when the proposal of the current buffer is of KIND."
+  (eq kind (qwen-companion-proposal-kind qwen-companion-proposal-current)))
+
+(qwen-companion-header-define-keys qwen-companion-plan-mode nil
+  ("C-c C-c" qwen-companion-plan-approve nil "approve"
+   :keep t :if (qwen-companion-plan-kind-p 'plan))
+  (nil qwen-companion-plan-approve nil "answer"
+       :keep t :if (qwen-companion-plan-kind-p 'question))
+  (nil qwen-companion-diff-reject nil "refuse"
+       :keep t :if (qwen-companion-plan-kind-p 'plan))
+  (nil qwen-companion-diff-reject nil "decline"
+       :keep t :if (qwen-companion-plan-kind-p 'question))
+  ("C-c C-t" qwen-companion-plan-in-terminal nil "answer in the terminal"
+   :if (not (qwen-companion-proposal-chat qwen-companion-proposal-current)))
+  (nil qwen-companion-plan-in-terminal nil "answer in the chat"
+       :if (qwen-companion-proposal-chat qwen-companion-proposal-current))
+  ("C-c C-d" qwen-companion-diff-switch nil)
+  ("C-c C-q" qwen-companion-diff-bury nil "put aside")
+  ("C-c ?" qwen-companion-header-help nil))
 
 (defconst qwen-companion-plan--keywords
   '(("^#\\{1,6\\} .*" . 'outline-1)
@@ -61,30 +73,14 @@
                 (and qwen-companion-plan-mode '(qwen-companion-plan--keywords t)))
     (font-lock-mode (if qwen-companion-plan-mode 1 -1))))
 
-(defvar qwen-companion-plan-keys
-  '((plan (qwen-companion-plan-approve "approve" nil keep)
-          (qwen-companion-diff-reject "refuse" nil keep)
-          (qwen-companion-plan-in-terminal "answer in the terminal")
-          (qwen-companion-diff-bury "put aside"))
-    (question (qwen-companion-plan-approve "answer" nil keep)
-              (qwen-companion-diff-reject "decline" nil keep)
-              (qwen-companion-plan-in-terminal "answer in the terminal")
-              (qwen-companion-diff-bury "put aside")))
-  "Keys in the header line by kind, see `qwen-companion-header-keys'.
-Higher floors add theirs.")
-
 (defun qwen-companion-plan--header ()
   "Return the header line: what waits for an answer, warnings, keys."
-  (let* ((proposal qwen-companion-proposal-current)
-         (keys (alist-get (qwen-companion-proposal-kind proposal) qwen-companion-plan-keys)))
+  (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-header-line
      (qwen-companion-review-file proposal)
      `(,@(qwen-companion-review-origin-parts proposal)
        ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-review-header-keys
-          (if (qwen-companion-proposal-chat proposal)
-              (cl-subst "answer in the chat" "answer in the terminal" keys :test #'equal)
-            keys))))))
+       ,@(qwen-companion-review-mode-keys 'qwen-companion-plan-mode)))))
 
 ;;; Its front end
 
@@ -128,7 +124,8 @@ With SELECT non-nil, none is needed."
 (cl-defmethod qwen-companion-review-answer ((_kind (eql 'plan)) proposal)
   "Return the text of PROPOSAL, a plan to approve."
   (when (string-blank-p (qwen-companion-buffers-text (qwen-companion-proposal-buffer proposal)))
-    (user-error "The plan is empty; C-c C-k refuses it, undo brings it back"))
+    (qwen-companion-header-error
+     "The plan is empty; \\[qwen-companion-diff-reject] refuses it, undo brings it back"))
   (qwen-companion-review-check-text proposal)
   (qwen-companion-proposal-buffer-text proposal))
 

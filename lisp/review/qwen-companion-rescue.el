@@ -17,7 +17,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'subr-x)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
@@ -44,19 +43,10 @@ late, or nil."
 (defvar-local qwen-companion-rescue--current nil
   "The `qwen-companion-rescue' of the current buffer, or nil.")
 
-(defvar qwen-companion-kept-mode-map
-  (qwen-companion-buffers-keymap
-   "C-c C-c" #'qwen-companion-kept-apply
-   "C-c C-k" #'qwen-companion-kept-discard
-   "C-c C-d" #'qwen-companion-kept-difference)
-  "Keymap of a buffer with a rescued text.")
-
-(easy-menu-define qwen-companion-kept-menu qwen-companion-kept-mode-map
-  "Menu of a buffer with a rescued text."
-  '("Kept Text"
-    ["Put into the File's Buffer" qwen-companion-kept-apply]
-    ["Compare" qwen-companion-kept-difference]
-    ["Discard" qwen-companion-kept-discard]))
+(qwen-companion-header-define-keys qwen-companion-kept-mode "Kept Text"
+  ("C-c C-c" qwen-companion-kept-apply "Put into the File's Buffer" "put into the file's buffer")
+  ("C-c C-k" qwen-companion-kept-discard "Discard" "discard")
+  ("C-c C-d" qwen-companion-kept-difference "Compare" "compare"))
 
 (define-minor-mode qwen-companion-kept-mode
   "Minor mode of a buffer with a rescued text.
@@ -67,12 +57,6 @@ late, or nil."
   (setq header-line-format
         (and qwen-companion-kept-mode '((:eval (qwen-companion-rescue--header))))))
 
-(defconst qwen-companion-rescue--keys
-  '((qwen-companion-kept-apply "put into the file's buffer")
-    (qwen-companion-kept-discard "discard")
-    (qwen-companion-kept-difference "compare"))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
-
 (defun qwen-companion-rescue--header ()
   "Return the header line: file, why its text is kept, keys."
   (qwen-companion-header-line
@@ -81,7 +65,7 @@ late, or nil."
                ;; The rest was said when it was kept.
                (propertize (car (split-string reason ", \\| before ")) 'face 'warning
                            'help-echo reason)))
-     ,@(qwen-companion-header-keys qwen-companion-rescue--keys))))
+     ,@(qwen-companion-header-mode-keys 'qwen-companion-kept-mode))))
 
 (defun qwen-companion-rescue-adopt (buffer rescue)
   "Make BUFFER the buffer of RESCUE, a `qwen-companion-rescue', and say so."

@@ -80,6 +80,11 @@ all the same.")
     "C-c C-w" qwen-companion-diff-show-warnings)
   "Keys that we add to the control panel, see `qwen-companion-buffers-keymap'.")
 
+(defun qwen-companion-review-ediff--key (command)
+  "Return our key of COMMAND in the control panel, as text."
+  (cl-loop for (key bound) on qwen-companion-review-ediff--keys by #'cddr
+           when (eq bound command) return key))
+
 (defun qwen-companion-review-ediff--change (command)
   "Call COMMAND of Ediff to change the proposal, in which no key types."
   (qwen-companion-buffers-require-mode 'ediff-mode)
@@ -123,14 +128,17 @@ all the same.")
   (let ((column 0) (width (window-width)) parts)
     (pcase-dolist (`(,keys . ,label)
                    (delq nil
-                         `(("C-c C-c" . "accept") ("C-c C-k" . "reject")
-                           ("q" . "put aside")
+                         `((qwen-companion-diff-accept . "accept")
+                           (qwen-companion-diff-reject . "reject")
+                           (qwen-companion-diff-bury . "put aside")
                            ,(qwen-companion-review-ediff--unsaved-help)
                            ("n/p" . "next/previous change")
                            ,(unless ediff-3way-job '("a" . "drop the change"))
-                           ("e" . "edit")
-                           ("TAB" . "hunk by hunk") ("?" . "all keys"))))
-      (let ((part (concat (propertize keys 'face 'help-key-binding) " " label)))
+                           (qwen-companion-diff-edit . "edit")
+                           (qwen-companion-diff-switch . "hunk by hunk") ("?" . "all keys"))))
+      (let ((part (concat (propertize (if (symbolp keys)
+                                          (qwen-companion-review-ediff--key keys)
+                                        keys) 'face 'help-key-binding) " " label)))
         (cond ((= column 0))
               ((< (+ column 3 (length part)) width)
                (push "   " parts)
@@ -265,7 +273,20 @@ Ediff would centre the lines."
                     (- (save-excursion
                          (goto-char (point-min))
                          (current-indentation))))
-    (set-buffer-modified-p modified)))
+    (set-buffer-modified-p modified))
+  (qwen-companion-review-ediff--selection-changed))
+
+(defun qwen-companion-review-ediff--selection-changed (&optional selected)
+  "Show the way to this review in its control panel while no key there works.
+With SELECTED non-nil, a window has just been selected."
+  (when-let* ((control (qwen-companion-review-windows-control qwen-companion-proposal-current)))
+    (let ((elsewhere (qwen-companion-review-elsewhere (and selected (selected-window)))))
+      (with-current-buffer control
+        (remove-overlays nil nil 'qwen-companion-review-ediff t)
+        (when elsewhere
+          (let ((overlay (make-overlay (point-min) (point-max))))
+            (overlay-put overlay 'qwen-companion-review-ediff t)
+            (overlay-put overlay 'display elsewhere)))))))
 
 (defun qwen-companion-review-ediff--panel-mode-line ()
   "Return the mode line of the control panel: file and place."
@@ -370,6 +391,10 @@ Ediff would show all but the current one as grey stripes."
   (use-local-map (apply #'qwen-companion-buffers-keymap
                         :parent (current-local-map) qwen-companion-review-ediff--keys))
   (qwen-companion-review-ediff--set-colours)
+  (dolist (buffer (delq nil (list (current-buffer) ediff-buffer-A ediff-buffer-B ediff-buffer-C)))
+    (with-current-buffer buffer
+      (add-hook 'window-selection-change-functions
+                #'qwen-companion-review-ediff--selection-changed nil t)))
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))
 

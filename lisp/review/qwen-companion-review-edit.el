@@ -12,7 +12,6 @@
 
 ;;; Code:
 
-(require 'easymenu)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-drafts)
 (require 'qwen-companion-places)
@@ -27,17 +26,10 @@
 START and END are markers in the buffer of PROPOSAL, TEXT is the text
 that was between them.")
 
-(defvar qwen-companion-edit-mode-map
-  (qwen-companion-buffers-keymap
-   "C-c C-c" #'qwen-companion-edit-finish
-   "C-c C-k" #'qwen-companion-edit-drop)
-  "Keymap for editing proposed lines.")
-
-(easy-menu-define qwen-companion-edit-menu qwen-companion-edit-mode-map
-  "Menu of a buffer for editing proposed lines."
-  '("Edit"
-    ["Put It into the Proposal" qwen-companion-edit-finish]
-    ["Drop the Edit" qwen-companion-edit-drop]))
+(qwen-companion-header-define-keys qwen-companion-edit-mode "Edit"
+  ("C-c C-c" qwen-companion-edit-finish "Put It into the Proposal" "put it into the proposal"
+   :keep t)
+  ("C-c C-k" qwen-companion-edit-drop "Drop the Edit" "drop the edit" :keep t))
 
 (define-minor-mode qwen-companion-edit-mode
   "Minor mode of a buffer for editing proposed lines.
@@ -52,16 +44,11 @@ that was between them.")
   (setq header-line-format
         (and qwen-companion-edit-mode '((:eval (qwen-companion-review-edit--header))))))
 
-(defconst qwen-companion-review-edit--keys
-  '((qwen-companion-edit-finish "put it into the proposal" nil keep)
-    (qwen-companion-edit-drop "drop the edit" nil keep))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
-
 (defun qwen-companion-review-edit--header ()
   "Return the header line: the file and the keys."
   (qwen-companion-header-line
    (qwen-companion-review-file (car qwen-companion-review-edit--about))
-   (qwen-companion-header-keys qwen-companion-review-edit--keys)))
+   (qwen-companion-header-mode-keys 'qwen-companion-edit-mode)))
 
 (defun qwen-companion-review-edit (proposal at &optional line count)
   "Edit COUNT lines of PROPOSAL from LINE in a buffer of their own.

@@ -16,7 +16,6 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'easymenu)
 (require 'tabulated-list)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
@@ -313,55 +312,30 @@ With a prefix argument ALL, reject all of them."
   (interactive "P" qwen-companion-diffs-mode)
   (qwen-companion-review-list--answer "Reject" all #'qwen-companion-diff-reject))
 
-(defvar qwen-companion-diffs-mode-map
-  (qwen-companion-buffers-keymap
-   ;; Of several keys of a command the last one is shown.
-   "RET" #'qwen-companion-reviews-open
-   "C-o" #'qwen-companion-reviews-show
-   "SPC" #'qwen-companion-reviews-show
-   "n" #'qwen-companion-reviews-next
-   "p" #'qwen-companion-reviews-previous
-   "m" #'qwen-companion-reviews-mark
-   "u" #'qwen-companion-reviews-unmark
-   "A" #'qwen-companion-reviews-accept-marked
-   "K" #'qwen-companion-reviews-reject-marked
-   "C-c C-c" #'qwen-companion-reviews-accept
-   "C-c C-k" #'qwen-companion-reviews-reject
-   "?" #'qwen-companion-header-help
-   [mouse-2] #'qwen-companion-header-click)
-  "Keymap of the list of proposals.")
+(qwen-companion-header-define-keys qwen-companion-diffs-mode "Proposals"
+  ("RET" qwen-companion-reviews-open "Go to the Review" "review")
+  (("C-o" "SPC") qwen-companion-reviews-show "Show the Review" "show")
+  ("n" qwen-companion-reviews-next nil)
+  ("p" qwen-companion-reviews-previous nil)
+  "---"
+  ("A" qwen-companion-reviews-accept-marked "Accept the Marked" "accept/reject"
+   :other qwen-companion-reviews-reject-marked)
+  ("K" qwen-companion-reviews-reject-marked "Reject the Marked")
+  ("m" qwen-companion-reviews-mark "Mark" "mark/unmark" :other qwen-companion-reviews-unmark)
+  ("u" qwen-companion-reviews-unmark "Unmark")
+  "---"
+  ("C-c C-c" qwen-companion-reviews-accept "Accept")
+  ("C-c C-k" qwen-companion-reviews-reject "Reject")
+  ("?" qwen-companion-header-help nil "keys")
+  ([mouse-2] qwen-companion-header-click nil))
 
-(easy-menu-define qwen-companion-diffs-menu qwen-companion-diffs-mode-map
-  "Menu of the list of proposals."
-  '("Proposals"
-    ["Go to the Review" qwen-companion-reviews-open]
-    ["Show the Review" qwen-companion-reviews-show]
-    "---"
-    ["Mark" qwen-companion-reviews-mark]
-    ["Unmark" qwen-companion-reviews-unmark]
-    ["Accept the Marked" qwen-companion-reviews-accept-marked]
-    ["Reject the Marked" qwen-companion-reviews-reject-marked]
-    "---"
-    ["Accept" qwen-companion-reviews-accept]
-    ["Reject" qwen-companion-reviews-reject]))
-
-(defconst qwen-companion-review-list--keys
-  '((qwen-companion-reviews-open "review")
-    (qwen-companion-reviews-show "show")
-    (qwen-companion-reviews-accept-marked "accept/reject" qwen-companion-reviews-reject-marked)
-    (qwen-companion-reviews-mark "mark/unmark" qwen-companion-reviews-unmark)
-    (qwen-companion-header-help "keys"))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
-
-(defun qwen-companion-review-list--header ()
-  "Return the header line: how many proposals wait, and the keys."
+(defun qwen-companion-review-list--heading ()
+  "Return the name and parts of the header line of the list."
   (let ((count (length (qwen-companion-proposals)))
         (marked (cl-count-if #'qwen-companion-proposal-by-id
                              qwen-companion-review-list--marked)))
-    (qwen-companion-header-line
-     (format "%d proposal%s" count (if (= count 1) "" "s"))
-     `((nil . ,(and (> marked 0) (format "%d marked" marked)))
-       ,@(qwen-companion-header-keys qwen-companion-review-list--keys)))))
+    `(,(format "%d proposal%s" count (if (= count 1) "" "s"))
+      (nil . ,(and (> marked 0) (format "%d marked" marked))))))
 
 (define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
   "Major mode of the list of open proposals.
@@ -370,23 +344,14 @@ Info node `(qwen-companion)Reviewing a proposal' is about it.
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
   (qwen-companion-completion-offer-targets #'qwen-companion-review-list--targets)
-  (setq-local truncate-partial-width-windows nil)
   (setq tabulated-list-format
         [("File" 20 t) ("CLI" 16 t) ("Project" 10 t)
          ("Lines" 9 qwen-companion-review-list--smaller-p)
          ("Age" 6 qwen-companion-review-list--younger-p)
          ("State" 0 t)]
         tabulated-list-padding 2
-        ;; The state ends with warnings: never cut these off.
-        truncate-lines nil
-        word-wrap t
-        wrap-prefix "    "
-        tabulated-list-printer #'qwen-companion-review-list--print
-        ;; The columns are named below it.
-        tabulated-list-use-header-line nil
-        header-line-format '((:eval (qwen-companion-review-list--header))))
-  (qwen-companion-header-set-up-mode)
-  (tabulated-list-init-header)
+        tabulated-list-printer #'qwen-companion-review-list--print)
+  (qwen-companion-header-set-up-list #'qwen-companion-review-list--heading)
   (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
   (qwen-companion-buffers-add-hooks
    '((qwen-companion-proposal-changed-hook . qwen-companion-review-list--refresh)))
@@ -402,10 +367,7 @@ The list updates itself while it is visible.
   (interactive)
   (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-review-list--buffer-name
                                                  #'qwen-companion-diffs-mode))
-  (qwen-companion-timers-update-visible)
-  (unless (tabulated-list-get-id)
-    (goto-char (point-min))
-    (forward-line 1)))
+  (qwen-companion-timers-update-visible))
 
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

@@ -19,7 +19,6 @@
 (require 'add-log)
 (require 'cl-lib)
 (require 'diff-mode)
-(require 'easymenu)
 (require 'outline)
 (require 'subr-x)
 (require 'qwen-companion-buffers)
@@ -65,72 +64,46 @@ With 0, adjacent changes are hunks of their own."
 
 ;;; The mode
 
-(defvar qwen-companion-unified-mode-map
-  (qwen-companion-buffers-keymap
-   ;; Not that of `diff-mode', see the commentary.
-   :parent special-mode-map
-   ;; Of several keys of a command the last one is shown.
-   "n" #'qwen-companion-unified-next
-   "p" #'qwen-companion-unified-previous
-   "x" #'qwen-companion-unified-drop
-   "k" #'qwen-companion-unified-drop
-   "K" #'qwen-companion-unified-drop-hunk
-   "o" #'qwen-companion-unified-drop-others
-   "u" #'qwen-companion-unified-restore
-   "s" #'qwen-companion-unified-split
-   "e" #'qwen-companion-unified-edit
-   "RET" #'qwen-companion-unified-visit
-   "w" #'qwen-companion-unified-toggle-space
-   "+" #'qwen-companion-unified-more-context
-   "-" #'qwen-companion-unified-less-context
-   "." #'qwen-companion-unified-describe
-   "C-c C-n" #'qwen-companion-unified-accept-next
-   "A" #'qwen-companion-unified-accept-next
-   "M-n" #'qwen-companion-review
-   "]" #'qwen-companion-review
-   "M-p" #'qwen-companion-review-previous
-   "[" #'qwen-companion-review-previous
-   "l" #'qwen-companion-diffs
-   "TAB" #'qwen-companion-diff-switch
-   "q" #'qwen-companion-diff-bury
-   "?" #'qwen-companion-header-help
-   "C-c C-c" #'qwen-companion-unified-accept
-   "C-c C-k" #'qwen-companion-diff-reject
-   "C-c C-u" #'qwen-companion-diff-show-unsaved
-   "C-c C-l" #'qwen-companion-diff-toggle-line-ends
-   "C-c C-w" #'qwen-companion-diff-show-warnings
-   [remap undo] #'qwen-companion-unified-undo
-   [mouse-2] #'qwen-companion-header-click)
-  "Keymap of a review hunk by hunk.")
-
-(easy-menu-define qwen-companion-unified-menu qwen-companion-unified-mode-map
-  "Menu of a review hunk by hunk."
-  '("Review"
-    ["Accept" qwen-companion-unified-accept]
-    ["Accept and Go to the Next" qwen-companion-unified-accept-next]
-    ["Reject" qwen-companion-diff-reject]
-    ["Put Aside" qwen-companion-diff-bury]
-    "---"
-    ["Drop the Change or Region" qwen-companion-unified-drop]
-    ["Drop the Hunk" qwen-companion-unified-drop-hunk]
-    ["Drop All Others" qwen-companion-unified-drop-others]
-    ["Bring Back" qwen-companion-unified-restore]
-    ["Split the Hunk" qwen-companion-unified-split]
-    ["Edit the Lines" qwen-companion-unified-edit]
-    ["Undo" qwen-companion-unified-undo
-     :active (qwen-companion-hunks-steps (qwen-companion-review-unified--difference))]
-    "---"
-    ["Visit the File" qwen-companion-unified-visit]
-    ["Show in Ediff" qwen-companion-diff-switch]
-    ["Your Unsaved Text" qwen-companion-diff-show-unsaved
-     :active (qwen-companion-proposal-unsaved qwen-companion-proposal-current)]
-    ["All Warnings" qwen-companion-diff-show-warnings]
-    ["Hide Changes of White Space" qwen-companion-unified-toggle-space
-     :style toggle :selected qwen-companion-review-unified--ignore-space]
-    "---"
-    ["Next Review" qwen-companion-review]
-    ["Previous Review" qwen-companion-review-previous]
-    ["All Reviews" qwen-companion-diffs]))
+(qwen-companion-header-define-keys qwen-companion-unified-mode "Review"
+  ;; Not that of `diff-mode', see the commentary.
+  (:parent special-mode-map nil)
+  ("C-c C-c" qwen-companion-unified-accept "Accept" "accept" :keep t)
+  (("C-c C-n" "A") qwen-companion-unified-accept-next "Accept and Go to the Next")
+  ("C-c C-k" qwen-companion-diff-reject "Reject" "reject" :keep t)
+  "---"
+  (("x" "k") qwen-companion-unified-drop "Drop the Change or Region" "drop/restore"
+   :other qwen-companion-unified-restore)
+  ("K" qwen-companion-unified-drop-hunk "Drop the Hunk")
+  ("o" qwen-companion-unified-drop-others "Drop All Others")
+  ("u" qwen-companion-unified-restore "Bring Back")
+  ("s" qwen-companion-unified-split "Split the Hunk")
+  ("e" qwen-companion-unified-edit "Edit the Lines")
+  ([remap undo] qwen-companion-unified-undo "Undo"
+   :if (qwen-companion-hunks-steps (qwen-companion-review-unified--difference)))
+  "---"
+  ("n" qwen-companion-unified-next nil "next/previous" :other qwen-companion-unified-previous)
+  ("p" qwen-companion-unified-previous nil)
+  ("RET" qwen-companion-unified-visit "Visit the File")
+  ("TAB" qwen-companion-diff-switch "Show in Ediff" "Ediff"
+   :if (qwen-companion-proposal-file-p qwen-companion-proposal-current))
+  (nil qwen-companion-diff-switch "Show the Whole Plan" "whole plan"
+       :if (not (qwen-companion-proposal-file-p qwen-companion-proposal-current)))
+  ("C-c C-u" qwen-companion-diff-show-unsaved "Your Unsaved Text"
+   :if (qwen-companion-proposal-unsaved qwen-companion-proposal-current))
+  ("C-c C-w" qwen-companion-diff-show-warnings "All Warnings")
+  ("C-c C-l" qwen-companion-diff-toggle-line-ends nil)
+  ("w" qwen-companion-unified-toggle-space "Hide Changes of White Space"
+   :style toggle :selected qwen-companion-review-unified--ignore-space)
+  ("+" qwen-companion-unified-more-context nil)
+  ("-" qwen-companion-unified-less-context nil)
+  ("." qwen-companion-unified-describe nil)
+  "---"
+  (("M-n" "]") qwen-companion-review "Next Review")
+  (("M-p" "[") qwen-companion-review-previous "Previous Review")
+  ("l" qwen-companion-diffs "All Reviews")
+  ("q" qwen-companion-diff-bury "Put Aside" "put aside")
+  ("?" qwen-companion-header-help nil "keys")
+  ([mouse-2] qwen-companion-header-click nil))
 
 (define-derived-mode qwen-companion-unified-mode diff-mode "Review"
   "Major mode of a review hunk by hunk.
@@ -185,20 +158,6 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
                :old (qwen-companion-proposal-disk-buffer proposal)
                :new (qwen-companion-proposal-buffer proposal))))))
 
-(defconst qwen-companion-review-unified--keys
-  '((qwen-companion-unified-accept "accept" nil keep)
-    (qwen-companion-diff-reject "reject" nil keep)
-    (qwen-companion-unified-drop "drop/restore" qwen-companion-unified-restore)
-    (qwen-companion-unified-next "next/previous" qwen-companion-unified-previous)
-    (qwen-companion-diff-switch "Ediff")
-    (qwen-companion-diff-bury "put aside")
-    (qwen-companion-header-help "keys"))
-  "Keys in the header line, see `qwen-companion-header-keys'.")
-
-(defconst qwen-companion-review-unified--plan-keys
-  (cl-subst "whole plan" "Ediff" qwen-companion-review-unified--keys :test #'equal)
-  "The same for a plan, which has no review in Ediff.")
-
 (defun qwen-companion-review-unified--header ()
   "Return the header line: file, CLI, number of kept hunks, warnings, keys."
   (let ((proposal qwen-companion-proposal-current))
@@ -208,10 +167,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
        (0 . ,(when-let* ((status qwen-companion-review-unified--status))
                (cons status (replace-regexp-in-string " hunks?" "" status))))
        ,@(qwen-companion-review-warning-parts proposal)
-       ,@(qwen-companion-review-header-keys
-          (if (qwen-companion-proposal-file-p proposal)
-              qwen-companion-review-unified--keys
-            qwen-companion-review-unified--plan-keys))))))
+       ,@(qwen-companion-review-mode-keys)))))
 
 (defun qwen-companion-review-unified--status-text ()
   "Return the number of kept hunks, or the reason why there is none."
@@ -449,7 +405,8 @@ diff(1) and git show that line for a function."
   (if done
       (qwen-companion-review-unified--draw)
     (qwen-companion-review-unified--show-text
-     "The texts could not be compared: TAB shows both of them in Ediff, g tries again.")))
+     (substitute-command-keys
+      "The texts could not be compared: \\[qwen-companion-diff-switch] shows both of them in Ediff, \\[revert-buffer] tries again."))))
 
 (defun qwen-companion-review-unified--follow-text (proposal on)
   "Compare the text of PROPOSAL after each edit if ON is non-nil.
@@ -557,7 +514,8 @@ If the user has put other things on the screen meanwhile, they stay."
   "Signal a `user-error' unless the hunks match the present texts."
   (qwen-companion-buffers-require-mode 'qwen-companion-unified-mode)
   (pcase qwen-companion-review-unified--state
-    ('failed (user-error "The texts could not be compared; TAB shows them in Ediff"))
+    ('failed (qwen-companion-header-error
+              "The texts could not be compared; \\[qwen-companion-diff-switch] shows them in Ediff"))
     ('comparing (user-error "Still comparing; try again in a moment"))
     (_ (unless (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
          (qwen-companion-review-unified--update qwen-companion-proposal-current)
@@ -596,8 +554,10 @@ AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
   (when (get-text-property (point) 'qwen-companion-review-unified-line-ends)
     (when (eq as-on-disk (qwen-companion-proposal-as-on-disk
                           qwen-companion-proposal-current))
-      (user-error (if as-on-disk "These are as on disk already; u takes the proposed ones"
-                    "These are as proposed already; k keeps those on disk")))
+      (qwen-companion-header-error
+       (if as-on-disk
+           "These are as on disk already; \\[qwen-companion-unified-restore] takes the proposed ones"
+         "These are as proposed already; \\[qwen-companion-unified-drop] keeps those on disk")))
     (qwen-companion-diff-toggle-line-ends qwen-companion-proposal-current)
     t))
 
@@ -651,7 +611,7 @@ or if WHOLE is non-nil, drop all of the hunk.
     (let ((changes (cl-remove-if #'qwen-companion-hunks-change-text
                                  (qwen-companion-review-unified--changes-at-point whole))))
       (unless changes
-        (user-error "This is dropped already; u brings it back"))
+        (qwen-companion-header-error "This is dropped already; \\[qwen-companion-unified-restore] brings it back"))
       (qwen-companion-review-unified--drop changes))))
 
 (defun qwen-companion-unified-drop-hunk ()
@@ -682,7 +642,7 @@ On the head of a hunk, or on an unchanged line, bring back all of it."
           (difference (qwen-companion-review-unified--difference))
           (inhibit-read-only t))
       (unless changes
-        (user-error "This is not dropped; k drops it"))
+        (qwen-companion-header-error "This is not dropped; \\[qwen-companion-unified-drop] drops it"))
       (qwen-companion-hunks-restore
        difference (make-qwen-companion-hunks-hunk :changes changes))
       (apply #'qwen-companion-hunks-record difference 'restored changes)
@@ -876,7 +836,7 @@ proposed text."
      ((null hunk)
       (qwen-companion-review-edit proposal (cdr (qwen-companion-hunks-view-lines-at))))
      ((qwen-companion-hunks-dropped-p hunk)
-      (user-error "This hunk is dropped; u brings it back"))
+      (qwen-companion-header-error "This hunk is dropped; \\[qwen-companion-unified-restore] brings it back"))
      (t
       (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-hunks-view-extent hunk)))
         (qwen-companion-review-edit

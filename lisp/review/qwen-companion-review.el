@@ -690,14 +690,12 @@ If a link leads to another file that matters, return that file's name."
       (concat "  " (propertize warning 'face 'warning))
     ""))
 
-(defconst qwen-companion-review--side-keys
-  '((qwen-companion-diff-accept "accept" nil keep)
-    (qwen-companion-diff-reject "reject" nil keep))
-  "Keys in the header lines of the sides, see `qwen-companion-header-keys'.")
-
-(defconst qwen-companion-review--reading-keys
-  (append qwen-companion-review--side-keys '((qwen-companion-diff-edit "edit")))
-  "The same for a proposal that is read-only.")
+(put 'qwen-companion-review-buffer-mode 'qwen-companion-header-keys
+     (list (cons '(qwen-companion-diff-edit "edit" nil keep)
+                 (lambda ()
+                   (and buffer-read-only
+                        (eq (current-buffer)
+                            (qwen-companion-proposal-buffer qwen-companion-proposal-current)))))))
 
 (defvar qwen-companion-review-keys-mode)
 (defvar qwen-companion-review-keys-mode-map)
@@ -709,28 +707,32 @@ If a link leads to another file that matters, return that file's name."
   "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
-(defun qwen-companion-review--user-buffer ()
-  "Return the buffer that the user is in, also while another window is drawn."
-  (let ((window (old-selected-window)))
-    (window-buffer (or (and (window-minibuffer-p window) (minibuffer-selected-window))
-                       (and (window-live-p window) window)))))
+(defun qwen-companion-review--user-buffer (window)
+  "Return the buffer that the user is in, who has selected WINDOW."
+  (window-buffer (and (window-live-p window)
+                      (or (and (window-minibuffer-p window) (minibuffer-selected-window))
+                          window))))
 
-(defun qwen-companion-review-header-keys (keys)
-  "Return KEYS as `qwen-companion-header-keys' where they work.
-While the user is elsewhere than in this review, return how to get here."
-  (let ((buffer (qwen-companion-review--user-buffer)))
-    (if (eq qwen-companion-proposal-current
-            (buffer-local-value 'qwen-companion-proposal-current buffer))
-        (qwen-companion-header-keys keys)
+(defun qwen-companion-review-elsewhere (&optional window)
+  "Return how to get to this review while the user is elsewhere, else nil.
+The user has selected WINDOW; the default is right while another is drawn."
+  (let ((buffer (qwen-companion-review--user-buffer (or window (old-selected-window)))))
+    (unless (eq qwen-companion-proposal-current
+                (buffer-local-value 'qwen-companion-proposal-current buffer))
       (let ((key (with-current-buffer buffer
                    (and qwen-companion-review-keys-mode
                         (where-is-internal #'qwen-companion-review
                                            (list qwen-companion-review-keys-mode-map) t)))))
-        `((-1 . ,(concat (propertize (if key
-                                         (key-description key)
-                                       "M-x qwen-companion-review")
-                                     'face 'help-key-binding)
-                         " goes here")))))))
+        (concat (propertize (if key (key-description key) "M-x qwen-companion-review")
+                            'face 'help-key-binding)
+                " goes here")))))
+
+(defun qwen-companion-review-mode-keys (&optional mode)
+  "Return the keys of MODE as `qwen-companion-header-mode-keys' where they work.
+While the user is elsewhere than in this review, return how to get here."
+  (if-let* ((elsewhere (qwen-companion-review-elsewhere)))
+      `((-1 . ,elsewhere))
+    (qwen-companion-header-mode-keys mode)))
 
 (defun qwen-companion-review--selection-changed (_frame)
   "Update the header lines: other keys work where the user is now."
@@ -743,7 +745,7 @@ While the user is elsewhere than in this review, return how to get here."
   (force-mode-line-update))
 
 (defun qwen-companion-review--header ()
-  "Return the header line of a side: file, which side, warnings, keys."
+  "Return the header line of a side: file, which side, warnings, the key to edit."
   (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-header-line
      (format "%s: %s%s" (qwen-companion-review-file proposal)
@@ -754,15 +756,11 @@ While the user is elsewhere than in this review, return how to get here."
                                  (/= tick (buffer-chars-modified-tick buffer)))))
                 ", which has changed since")
                (_ "")))
-     (let ((proposed (eq (current-buffer) (qwen-companion-proposal-buffer proposal))))
-       `(,@(and proposed (qwen-companion-review-origin-parts proposal))
-         ,@(qwen-companion-review-warning-parts proposal)
-         ,@(if (and proposed buffer-read-only)
-               (mapcar (pcase-lambda (`(,weight . ,key))
-                         ;; The key that edits is worth more than where it comes from.
-                         (cons (min weight 1) key))
-                       (qwen-companion-review-header-keys qwen-companion-review--reading-keys))
-             (qwen-companion-review-header-keys qwen-companion-review--side-keys)))))))
+     `(,@(and (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
+              (qwen-companion-review-origin-parts proposal))
+       ,@(qwen-companion-review-warning-parts proposal)
+       ;; The control panel has the other keys.
+       ,@(qwen-companion-header-mode-keys 'qwen-companion-review-buffer-mode)))))
 
 ;;; Unsaved text of the user's
 
@@ -1280,7 +1278,8 @@ names the file of another one."
 (defun qwen-companion-review--read-reason (proposal)
   "Read why PROPOSAL is rejected; return nil for nothing."
   (unless (qwen-companion-proposal-held proposal)
-    (user-error "This CLI takes no reason with a rejection; comment on a line (C-c C-r)"))
+    (qwen-companion-header-error
+     "This CLI takes no reason with a rejection; \\[qwen-companion-diff-comment] comments on a line"))
   (let ((reason (string-trim (read-string "Reason, for the model: "))))
     (and (not (string-empty-p reason)) reason)))
 

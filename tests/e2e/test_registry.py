@@ -39,7 +39,7 @@ def wait_for_rows(stage: Stage, *patterns: str) -> None:
     stage.screen.wait_until(are_there, f"the rows {patterns}")
 
 
-def prompt(stage: Stage, text: str, go: str = "(goto-char (point-min))") -> None:
+def prompt(stage: Stage, text: str, go: str = "(goto-char (point-min)) (forward-line)") -> None:
     """Write the prompt `text` for the CLI to which `go` goes in the list, and send it."""
     stage.emacs.eval(f'(progn (pop-to-buffer "*qwen-companion sessions*") {go})')
     stage.screen.keys("s")
@@ -112,7 +112,7 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
         wait_for_rows(stage, r"\|gone\|")
 
         # Its conversation goes on in Emacs, with all that was said.
-        stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)))')
+        stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)) (forward-line))')
         stage.screen.keys("b")
         stage.screen.wait_for("Bring project-")
         stage.screen.keys("t")

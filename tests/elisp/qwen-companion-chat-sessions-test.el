@@ -37,7 +37,7 @@
   "Return the lines of the list, each as a list of its columns."
   (with-current-buffer qwen-companion-chat-sessions--buffer-name
     (save-excursion
-      (goto-char (point-min))
+      (qwen-companion-test-first-row)
       (cl-loop until (eobp)
                collect (append (tabulated-list-get-entry) nil)
                do (forward-line)))))
@@ -59,7 +59,7 @@
        '(:id "y" :title nil :clients 0) '(:id "z" :title "Theirs" :clients 1))
       (should (equal '(("*" "Here" "2026-11-21 09:30" "2" "idle")
                        ("" "Else\\u202Ewhere" "" "0" "busy")
-                       ("" "(no title)" "" "0" "ended, RET loads it")
+                       ("" "(no title)" "" "0" "ended")
                        ("" "Theirs" "" "1" "idle"))
                      (qwen-companion-chat-sessions-test--lines))))))
 
@@ -112,7 +112,7 @@
   (qwen-companion-chat-sessions-test-with
     (qwen-companion-chat-test-session :state 'dead :title "Gone")
     (qwen-companion-chat-sessions-test--tell)
-    (should (equal '("*" "Gone" "" "" "dead, RET loads it again")
+    (should (equal '("*" "Gone" "" "" "dead")
                    (car (qwen-companion-chat-sessions-test--lines))))
     (qwen-companion-chat-sessions-test--go-to "Gone")
     (call-interactively (key-binding (kbd "RET")))

@@ -45,7 +45,7 @@
     (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer) (lambda (_session) terminal)))
       (qwen-companion-test-with-sessions (list session)
         (qwen-companion-sessions)
-        (goto-char (point-min))
+        (qwen-companion-test-first-row)
         (unwind-protect
             (progn
               (should (equal `((qwen-companion-session . ,name))

@@ -116,7 +116,7 @@
               (progn
                 (set-buffer (window-buffer))
                 (should (eq 'motion evil-state))
-                (goto-char (point-min))
+                (qwen-companion-test-first-row)
                 (qwen-companion-test-refused "process of this CLI is not known"
                   (execute-kbd-macro "k")))
             (qwen-companion-session-list-close))))

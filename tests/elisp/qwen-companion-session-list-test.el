@@ -47,7 +47,7 @@
   (with-current-buffer "*qwen-companion sessions*"
     (qwen-companion-timers-update-visible)
     (mapcar (lambda (line) (replace-regexp-in-string "  +" "|" (string-trim line)))
-            (split-string (buffer-string) "\n" t))))
+            (cdr (split-string (buffer-string) "\n" t)))))
 
 (ert-deftest qwen-companion-session-list-test-says-what-each-does ()
   (let ((now (truncate (* 1000 (float-time)))))
@@ -80,7 +80,7 @@
                        "Qwen Code 0.24.4|connected|it is old"
                        "Qwen Code 0.24.4|app|done|N s|Done.\\u202E Tests?"
                        "Qwen Code 0.24.4|new|ready"
-                       "Qwen Code 0.24.4|peer|done")
+                       "Qwen Code 0.24.4|peer|done|7")
                      (mapcar (lambda (row) (replace-regexp-in-string "|[0-9]+ s|" "|N s|" row))
                              (qwen-companion-session-list-test--rows))))
       (should (eq 'warning (get-text-property
@@ -95,7 +95,7 @@
       (list (qwen-companion-session-list-test--session
              "a" :state '(:activity failed :since 1 :failure "rate limit"))
             (qwen-companion-session-list-test--session "b" :state '(:activity idle :since 1)))
-    (goto-char (point-min))
+    (qwen-companion-test-first-row)
     (qwen-companion-test-refused "outside of Emacs; Ctrl\\+Y there"
       (call-interactively (key-binding "t")))
     (with-temp-buffer
@@ -147,7 +147,7 @@
                          "Qwen Code 0.24.4|site|elsewhere|N|daemon x %s|/home/me/site, connected to Emacs"
                          "Qwen Code 0.24.4|site|working|N|terminal site-b7|Do it, /home/me/site")
                        (rows)))
-        (goto-char (point-min))
+        (qwen-companion-test-first-row)
         (search-forward "no editor")
         (qwen-companion-test-refused "outside of Emacs, process 13"
           (call-interactively #'qwen-companion-session-list-visit))
@@ -157,7 +157,7 @@
         (told '("13" "14-0" "15") (cli "16" :pid 16 :gone t))
         (should (equal '("Qwen Code 0.24.4|site|gone|N|terminal site-b7|/home/me/site")
                        (rows)))
-        (goto-char (point-min))
+        (qwen-companion-test-first-row)
         (search-forward "gone")
         (qwen-companion-test-answering (lambda (_) (error "Asked"))
           (should-error (call-interactively #'qwen-companion-session-list-end)
@@ -271,7 +271,7 @@
                 :files ((:path "/r/one" :kind modified))))))
     (should (equal '("Qwen Code 0.24.4|connected|2" "Qwen Code 0.24.4|connected")
                    (qwen-companion-session-list-test--rows)))
-    (goto-char (point-min))
+    (qwen-companion-test-first-row)
     (let (shown)
       (cl-letf (((symbol-function 'qwen-companion-changes-of-session)
                  (lambda (turn) (setq shown (qwen-companion-turn-id turn)))))
@@ -286,7 +286,7 @@
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a")
             (qwen-companion-session-list-test--session "b"))
-    (goto-char (point-min))
+    (qwen-companion-test-first-row)
     (forward-line)
     (should (equal "b" (tabulated-list-get-id)))
     (qwen-companion-test-set-sessions (cdr (qwen-companion-backend-sessions)))
@@ -309,11 +309,11 @@
   (qwen-companion-session-list-test--with
       (list (qwen-companion-session-list-test--session "a")
             (qwen-companion-session-list-test--session "s" :state '(:activity working)))
-    (goto-char (point-min))
+    (qwen-companion-test-first-row)
     (should-error (call-interactively #'qwen-companion-session-list-review) :type 'user-error)
     (let ((proposal (qwen-companion-test-propose "a.txt" "two\n" :session "s")))
       (should (equal "Qwen Code 0.24.4|reviewing" (car (qwen-companion-session-list-test--rows))))
-      (goto-char (point-min))
+      (qwen-companion-test-first-row)
       (call-interactively #'qwen-companion-session-list-review)
       (should (eq 'shown (qwen-companion-proposal-state proposal))))))
 
@@ -366,6 +366,63 @@
                                 (qwen-companion-test-messages (qwen-companion-next-waiting))))
         (should (equal "13" (tabulated-list-get-id)))))))
 
+(ert-deftest qwen-companion-session-list-test-states-by-the-record ()
+  "It tells of retries, probable questions and tokens; the help names those that wait."
+  (let ((qwen-companion-registry--clis nil)
+        (qwen-companion-registry--by-key (make-hash-table :test #'equal))
+        (now (truncate (* 1000 (float-time)))))
+    (qwen-companion-session-list-test--with
+        (list (qwen-companion-session-list-test--session
+               "a" :directory "/home/me/app" :pid 12
+               :state (list :activity 'working :since (- now 90500) :prompt "Do it")))
+      (qwen-companion-registry-on-registered
+       (list :clis (list (qwen-companion-session-list-test--registered
+                          "12" :pid 12
+                          :state (list :activity 'retrying :since (- now 5500)
+                                       :failure "too many requests"))
+                         (qwen-companion-session-list-test--registered
+                          "13" :pid 13 :start 2
+                          :state (list :activity 'working :since (- now 90500) :tokens 1200
+                                       :prompt "Make it" :tool-since (- now 40500)))
+                         (qwen-companion-session-list-test--registered
+                          "14" :pid 14 :start 3
+                          :state (list :activity 'working :since (- now 20500)
+                                       :prompt "Go on" :tool-since (- now 500))))
+             :controller 'none))
+      (should (equal '("Qwen Code 0.24.4|site|probably asks|40 s|1.2k terminal site-b7|Make it, /home/me/site"
+                       "Qwen Code 0.24.4|app|retrying|5 s|outside Emacs|too many requests"
+                       "Qwen Code 0.24.4|site|working|20 s|terminal site-b7|Go on, /home/me/site")
+                     (qwen-companion-session-list-test--rows)))
+      (should (string-match-p "\\`Qwen Code 13 in site probably asks since 40 s: Make it, /home/me/site$"
+                              (qwen-companion-session-list-help)))
+      (qwen-companion-test-first-row)
+      (should (string-match-p "\\` 3 CLIs  1 waits for you  s prompt  c changes"
+                              (qwen-companion-test-header)))
+      (with-temp-buffer
+        (qwen-companion-next-waiting)
+        (should (equal "13" (tabulated-list-get-id)))))))
+
+(ert-deftest qwen-companion-session-list-test-header-shows-the-keys-of-the-row ()
+  "Those that work for the CLI at point, as the user has bound them; and all fits."
+  (qwen-companion-session-list-test--with
+      (list (qwen-companion-session-list-test--session
+             "a" :state '(:activity failed :since 1 :failure "limit"))
+            (qwen-companion-session-list-test--session "b" :state '(:activity idle :since 1)))
+    (set-frame-size (selected-frame) 80 24)
+    (should-not truncate-lines)
+    (qwen-companion-test-first-row)
+    (should (qwen-companion-test-header-p "t try again  s prompt"))
+    (let ((map (copy-keymap qwen-companion-sessions-mode-map)))
+      (define-key map "T" #'qwen-companion-session-list-retry)
+      (define-key map "t" nil)
+      (use-local-map map)
+      (setq qwen-companion-header--keys nil)
+      (should (qwen-companion-test-header-p "T try again  s prompt")))
+    (forward-line)
+    (should (qwen-companion-test-header-p "waits for you  s prompt"))
+    (forward-line -2)
+    (should-not (qwen-companion-test-header-p "prompt\\|end"))))
+
 (ert-deftest qwen-companion-session-list-test-end ()
   "It ends after a question, unless it is gone by then."
   (let ((process (start-process "sleep" nil "sleep" "600")))
@@ -373,7 +430,7 @@
     (unwind-protect
         (qwen-companion-session-list-test--with
             (list (qwen-companion-session-list-test--session "a" :pid (process-id process)))
-          (goto-char (point-min))
+          (qwen-companion-test-first-row)
           (qwen-companion-test-answering nil
             (call-interactively #'qwen-companion-session-list-end)
             (should (process-live-p process)))
@@ -385,7 +442,7 @@
             (should (process-live-p process)))
           (qwen-companion-test-set-sessions (list (qwen-companion-session-list-test--session "a" :pid (process-id process))))
           (qwen-companion-timers-update-visible)
-          (goto-char (point-min))
+          (qwen-companion-test-first-row)
           (qwen-companion-test-answering t
             (call-interactively #'qwen-companion-session-list-end)
             (while (process-live-p process)
@@ -403,9 +460,9 @@
             (list (qwen-companion-session-list-test--session
                    "a" :place "/ssh:far:" :directory "/ssh:far:/home/project"
                    :ancestors (list (process-id process) 1)))
-          (goto-char (point-min))
+          (qwen-companion-test-first-row)
           ;; Of a long name the end, which tells projects there apart.
-          (should (equal "…/home/project" (aref (tabulated-list-get-entry) 1)))
+          (should (equal "…e/project" (aref (tabulated-list-get-entry) 1)))
           (cl-letf (((symbol-function 'process-file)
                      (lambda (program _infile _buffer _display &rest arguments)
                        (setq ran (cons default-directory (cons program arguments)))

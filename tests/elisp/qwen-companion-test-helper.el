@@ -348,7 +348,8 @@ MORE are further keys and values of the payload."
 What stands for itself in it is as it is there.  The user is in BUFFER."
   (with-current-buffer (or buffer (current-buffer))
     ;; Batch mode never redisplays, so that Emacs does not know.
-    (cl-letf (((symbol-function 'qwen-companion-review--user-buffer) #'current-buffer))
+    (cl-letf (((symbol-function 'qwen-companion-review--user-buffer)
+               (lambda (_window) (current-buffer))))
       (qwen-companion-test-header-from-elsewhere))))
 
 (defun qwen-companion-test-header-from-elsewhere ()
@@ -359,6 +360,11 @@ What stands for itself in it is as it is there.  The user is in BUFFER."
                  ((pred symbolp) (or (symbol-value part) ""))
                  (`(:eval ,form) (or (eval form t) ""))))
              (ensure-list header-line-format) ""))
+
+(defun qwen-companion-test-first-row ()
+  "Go to the first row of a list, below the names of its columns."
+  (goto-char (point-min))
+  (forward-line))
 
 (defun qwen-companion-test-header-p (regexp &optional buffer)
   "Return non-nil when REGEXP matches in the header line of BUFFER, see above."

@@ -56,6 +56,21 @@
           (call-interactively #'qwen-companion-worktrees-remove)
         (quit asked)))))
 
+(ert-deftest qwen-companion-worktrees-test-header-and-columns ()
+  "The header shows the keys that fit, and 80 columns have all but the last prompt."
+  (qwen-companion-worktrees-test--with
+      (list (qwen-companion-worktrees-test--tree "feat" :files 3))
+    (should (<= (+ tabulated-list-padding
+                   (cl-loop for (_ width) across tabulated-list-format sum (1+ width)))
+                80))
+    (should-not truncate-lines)
+    (qwen-companion-worktrees-test--line "feat")
+    (should (qwen-companion-test-header-p "\\` 2 worktrees  RET changes  d difference  m merge"))
+    (qwen-companion-worktrees-test--line "p")
+    (should-not (qwen-companion-test-header-p "merge\\|remove"))
+    (qwen-companion-test-refused "; d shows what differs"
+      (call-interactively (key-binding (kbd "RET"))))))
+
 (ert-deftest qwen-companion-worktrees-test-odd-worktrees ()
   "Each odd worktree is listed as such, and commands refuse it."
   (qwen-companion-worktrees-test--with
@@ -67,7 +82,7 @@
             (append '(:head "") (qwen-companion-worktrees-test--tree "lost" :files 1))
             (list :path "/other/disk/far" :branch "far" :head "1"))
       nil nil
-    (should (string-match-p "two words +worktree-two words +3"
+    (should (string-match-p "two words +….*two words +3"
                             (qwen-companion-worktrees-test--line "two words")))
     (should (equal "Remove worktree two words and lose what is not committed in 2 files, 1 commit of repositories in it that no remote has, what git ignores there? "
                    (qwen-companion-worktrees-test--question)))
