@@ -200,13 +200,14 @@ class Todo:
 
 @frozen
 class CliState:
-    """The state of a CLI as its hooks report it; None for what they have not reported.
+    """The state of a CLI as its hooks, or its record, report it; None for what they have not reported.
 
-    `activity` is "idle", "working", "asking", "cancelled" or "failed", since `since`.  `prompt` is the beginning of the
-    last prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went in with the last
-    request; `context` is the percentage of the model's context in use.  `subagents` is the number that are running.
-    `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos` is its list.
-    `conversation` is the one it records, as the journal calls it.  `failure` is why the last turn has failed.
+    `activity` is "idle", "working", "asking", "cancelled", "failed" or "retrying", since `since`.  `prompt` is the
+    beginning of the last prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went
+    in with the last request; `context` is the percentage of the model's context in use.  `subagents` is the number
+    that are running.  `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos`
+    is its list.  `conversation` is the one it records, as the journal calls it.  `failure` is why the last request has
+    failed.  `tool_since`, of a record alone, is since when a tool has no result: it runs, or the CLI asks.
     """
 
     activity: Word | None = None
@@ -222,6 +223,7 @@ class CliState:
     todos: tuple[Todo, ...] = ()
     conversation: str | None = None
     failure: str | None = None
+    tool_since: int | None = None
 
 
 @frozen

@@ -17,6 +17,7 @@ WORKING = "working"
 ASKING = "asking"
 CANCELLED = "cancelled"
 FAILED = "failed"
+RETRYING = "retrying"
 
 _MAX_TODOS = 100
 """How many items of a list are shown."""

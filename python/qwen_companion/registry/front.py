@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 MODEL_S = 1.0
 """How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""
 
+MOST_FOLLOWED = 100
+"""How many conversations are followed at most, besides those that get a prompt."""
+
 END_S = 10.0
 """How long a CLI may take to end, in seconds; one is usual."""
 
@@ -73,6 +76,7 @@ class RegistryFront:
         self._recordings = RecordingWatch()
         self._following: dict[str, Transcript] = {}
         """By the ids of the CLIs."""
+        self._beginning = anyio.Lock()
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -102,6 +106,9 @@ class RegistryFront:
             if identifier in self._following:
                 self._recordings.forget(self._following.pop(identifier))
             self._journal.silent.set_sessions((), (identifier,))
+        for cli in clis:
+            if cli.session and not cli.gone and not self._follows(cli) and len(self._following) < MOST_FOLLOWED:
+                self._tasks.start(self._transcript, cli, cli.session)
         self._tell(RegisteredClis(tuple(clis), tuple(gone), controller, self._registry.is_told))
 
     async def _grant(self, program: Sequence[str]) -> Grant | None:
@@ -144,8 +151,12 @@ class RegistryFront:
             return "no-token"
         if not self._messenger.serving:
             await self._messenger.open(self._tasks)
-        transcript = await self._transcript(record, call.session)
-        awaited = transcript.expect(call.id, call.text)
+        transcript = await self._transcript(record.cli, call.session)
+        # An equal prompt may be in it already.
+        await self._recordings.read(transcript)
+        awaited = transcript.expect(
+            call.id, call.text, partial(self._reached, _session_of(record), call.session)
+        )
         self._note_prompt(record)
         status = await self._messenger.send(call.id, record, grant.token, call.session, call.text)
         if status == DELIVERED:
@@ -169,29 +180,37 @@ class RegistryFront:
         if process not in connected and not self._doors.calls_hooks(record.cli.pid):
             self._journal.silent.prompt_sent(_session_of(record), process)
 
-    async def _transcript(self, record: Record, conversation: str) -> Transcript:
-        """Return what follows the `conversation` of the CLI of `record`, made if need be."""
-        path = os.path.join(recordings(self._environ, record.cli.directory or "/"), f"{conversation}.jsonl")
-        identifier = record.cli.id
-        known = self._following.get(identifier)
-        if known is not None:
-            if known.path == path:
-                return known
-            self._recordings.forget(known)
+    # --- Conversations ---
+
+    def _path(self, cli: RegisteredCli, conversation: str) -> str:
+        """Return the file in which `cli` records `conversation`."""
+        return os.path.join(recordings(self._environ, cli.directory or "/"), f"{conversation}.jsonl")
+
+    def _follows(self, cli: RegisteredCli) -> bool:
+        """Return whether the conversation of `cli` is followed."""
+        known = self._following.get(cli.id)
+        return known is not None and known.path == self._path(cli, cli.session)
+
+    async def _transcript(self, cli: RegisteredCli, conversation: str) -> Transcript:
+        """Return what follows the `conversation` of `cli`, made if need be."""
+        path = self._path(cli, conversation)
         # It imports pydantic.
         await in_thread(import_module, "qwen_companion.registry.transcript")
         from qwen_companion.registry.transcript import Transcript
 
-        transcript = await in_thread(
-            Transcript,
-            path,
-            self._messenger.address,
-            partial(self._reached, _session_of(record), conversation),
-            partial(self._registry.note_state, identifier),
-        )
-        self._following[identifier] = transcript
-        self._recordings.follow(transcript)
-        return transcript
+        async with self._beginning:
+            known = self._following.get(cli.id)
+            if known is not None and known.path == path:
+                return known
+            transcript = await in_thread(
+                Transcript, path, self._messenger.address, cli.start, partial(self._registry.note_state, cli.id)
+            )
+            if known is not None:
+                self._recordings.forget(known)
+                self._registry.note_state(cli.id, None)
+            self._following[cli.id] = transcript
+            self._recordings.follow(transcript)
+            return transcript
 
     def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
         self._messenger.confirm(awaited.request)

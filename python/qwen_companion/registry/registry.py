@@ -79,9 +79,12 @@ class Registry:
         """See soon how everything is, also to which editors CLIs are connected: nothing tells of that."""
         self._stirred.set()
 
-    def note_state(self, identifier: str, state: CliState) -> None:
-        """Take what the CLI `identifier` does with a prompt of ours."""
-        self._states[identifier] = state
+    def note_state(self, identifier: str, state: CliState | None) -> None:
+        """Take what the CLI `identifier` does by its record; None where that is not known any more."""
+        if state is None:
+            self._states.pop(identifier, None)
+        else:
+            self._states[identifier] = state
         if identifier in self._told:
             self._tell({**self._told, identifier: replace(self._told[identifier], state=state)}, self._controller)
 

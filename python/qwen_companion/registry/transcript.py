@@ -1,58 +1,68 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a CLI does with prompts of ours, by its record of the conversation: no hook tells when the model gets one."""
+"""What a CLI does, by its record of the conversation: it tells more than hooks of prompts of ours and of failures."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 
 from qwen_companion.domain import CliState
-from qwen_companion.doors.states import CANCELLED, IDLE, WORKING, first_words, last_line
+from qwen_companion.doors.states import CANCELLED, FAILED, IDLE, RETRYING, WORKING, first_words, last_line
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.transcripts.recorded_sessions import parts_of
 from qwen_companion.transcripts.recording import Recording, time_of
-from qwen_companion.transcripts.usage import answer_of
+from qwen_companion.transcripts.usage import ANSWERED, REFUSED, count_of, event_of
 
 _MOST = 1000
 """How many prompts are awaited at most."""
 
+_TAIL_BYTES = 1 << 20
+"""How much of a record is read first, from its end on: a turn is mostly in it."""
+
+_LAST_REFUSALS = frozenset((400, 401, 402, 403, 404, 413, 422))
+"""The statuses of requests that a CLI does not repeat."""
+
 
 @dataclass(eq=False)
 class Awaited:
-    """The prompt of a `request`, until the model gets it; `queued`: the user was told that it has not yet."""
+    """The prompt of a `request`, until the model gets it; `queued`: the user was told that it has not yet.
+
+    `reached` is called when it does, with the time, in ms since the epoch.
+    """
 
     request: int
     text: str
+    reached: Callable[[Awaited, int], None]
     queued: bool = False
     at_model: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Transcript(Recording):
-    """The record of one conversation, of which only turns that begin with prompts of ours count."""
+    """The record of one conversation."""
 
     longest_line = 16 * 1024 * 1024
     """A prompt may be as long as a message, and an answer is one line."""
 
-    def __init__(
-        self, path: str, sender: str, reached: Callable[[Awaited, int], None], changed: Callable[[CliState], None]
-    ) -> None:
-        """Begin at the present end of the file `path`, if it is there; waits for the disk.
+    def __init__(self, path: str, sender: str, start: int, changed: Callable[[CliState], None]) -> None:
+        """Begin near the present end of the file `path`, if it is there; waits for the disk.
 
-        `sender` is the address that our messages name.  `reached` is called with each prompt that has reached the
-        model, and when it did, in ms since the epoch; `changed` with what the CLI does then.
+        `sender` is the address that our messages name.  The CLI has started at `start`, in ms since the epoch: what
+        was recorded before does not count.  `changed` is called with what the CLI does.
         """
         self._awaited: list[Awaited] = []
         self._mark = f'<cross_session_message from="{sender}"'
-        self._reached = reached
+        self._start = start
         self._changed = changed
         self._state = CliState()
         self._answered = False
         """Whether the model's answer to the last request has come whole."""
-        super().__init__(path, at_end=True)
+        self._calls: set[str] = set()
+        """The tools that have no result yet, by the ids of their calls."""
+        super().__init__(path, _TAIL_BYTES)
 
     def begin_anew(self) -> None:
         """Forget the entries that were read."""
@@ -66,12 +76,17 @@ class Transcript(Recording):
     def settle(self) -> None:
         """Follow what the entries say."""
         entries, self._entries = self._entries, []
+        before = self._state
         for entry in entries:
-            self._follow(entry)
+            now = time_of(entry.get("timestamp")) or int(time.time() * 1000)
+            if now >= self._start:
+                self._follow(entry, now)
+        if self._state != before:
+            self._changed(self._state)
 
-    def expect(self, request: int, text: str) -> Awaited:
-        """Note that the prompt `text` of `request` is being sent."""
-        self._awaited.append(awaited := Awaited(request, text))
+    def expect(self, request: int, text: str, reached: Callable[[Awaited, int], None]) -> Awaited:
+        """Note that the prompt `text` of `request` is being sent; see `Awaited` for `reached`."""
+        self._awaited.append(awaited := Awaited(request, text, reached))
         del self._awaited[:-_MOST]
         return awaited
 
@@ -79,45 +94,70 @@ class Transcript(Recording):
         """Note that a prompt does not come."""
         self._awaited = [each for each in self._awaited if each is not awaited]
 
-    def _follow(self, entry: Mapping[str, Any]) -> None:
-        kind, parts = entry.get("type"), parts_of(entry)
-        text = "".join(text for part in parts if isinstance(text := part.get("text"), str) and not part.get("thought"))
-        now = time_of(entry.get("timestamp")) or int(time.time() * 1000)
-        if kind == "user" and text:
-            if entry.get("subtype") == "notification" and text.startswith(self._mark):
-                self._become(CliState(WORKING, now, prompt=self._begun(text, now)))
-            else:
-                # Nothing tells of the end of what is typed there, if it is cancelled.
-                self._become(CliState())
-        elif self._state.activity != WORKING:
+    def _follow(self, entry: Mapping[str, Any], now: int) -> None:
+        kind, parts, state = entry.get("type"), parts_of(entry), self._state
+        texts = [text for part in parts if isinstance(text := part.get("text"), str) and not part.get("thought")]
+        if kind == "user" and texts:
+            self._calls.clear()
+            self._state = CliState(WORKING, now, prompt=self._begun(entry, texts, now), tokens=state.tokens)
+        elif kind == "system":
+            self._note_request(event_of(entry), now)
+        elif state.activity in (IDLE, CANCELLED):
             pass
-        elif kind == "assistant" and not any("functionCall" in part for part in parts):
-            # One that is cancelled has no more than what had come of it.  The CLI then begins with it anew.
-            whole = self._answered or "usageMetadata" in entry
-            self._become(CliState(IDLE if whole else CANCELLED, now, prompt=self._state.prompt, said=last_line(text)))
-        elif kind == "tool_result" and any(_was_cancelled(part) for part in parts):
-            self._become(CliState(CANCELLED, now, prompt=self._state.prompt))
+        elif kind == "assistant":
+            self._calls = {str(as_object(part["functionCall"]).get("id")) for part in parts if "functionCall" in part}
+            if self._calls:
+                self._state = replace(state, activity=WORKING, since=state.since or now, tool_since=now)
+            else:
+                # One that is cancelled has no more than what had come of it.  The CLI then begins with it anew.
+                whole = self._answered or "usageMetadata" in entry
+                self._end(IDLE if whole else CANCELLED, now, last_line("".join(texts)))
+        elif kind == "tool_result":
+            self._calls -= {str(as_object(part.get("functionResponse")).get("id")) for part in parts}
+            if any(_was_cancelled(part) for part in parts):
+                self._end(CANCELLED, now)
+            elif not self._calls:
+                self._state = replace(state, tool_since=None)
         if kind in ("user", "assistant", "tool_result"):
             self._answered = False
-        elif answer_of(entry):
+
+    def _end(self, activity: str, now: int, said: str | None = None) -> None:
+        self._calls.clear()
+        self._state = CliState(activity, now, prompt=self._state.prompt, said=said, tokens=self._state.tokens)
+
+    def _note_request(self, event: Mapping[str, Any], now: int) -> None:
+        """Note the `event` of a request to the model."""
+        name, state = event.get("event.name"), self._state
+        if event.get("subagent_id") or event.get("subagent_name"):
+            return
+        if name == ANSWERED:
             self._answered = True
+            tokens = count_of(event, "input_token_count") or state.tokens
+            if state.activity in (RETRYING, FAILED):
+                state = replace(state, activity=WORKING, since=now, failure=None)
+            self._state = replace(state, tokens=tokens)
+        elif name == REFUSED and state.activity in (WORKING, RETRYING, FAILED):
+            activity = FAILED if event.get("status_code") in _LAST_REFUSALS else RETRYING
+            since = state.since if state.activity == activity else now
+            failure = first_words(str(event.get("error_message") or "unknown error"))
+            self._state = replace(state, activity=activity, since=since, failure=failure)
 
-    def _begun(self, text: str, time: int) -> str:
-        """Note that the model got our message `text` at `time`; return the beginning of its prompt."""
+    def _begun(self, entry: Mapping[str, Any], texts: list[str], time: int) -> str:
+        """Note that the model got the prompt of `entry`, with `texts`, at `time`; return its beginning."""
+        text = "".join(texts)
+        if entry.get("subtype") != "notification":
+            # What the CLI has added to it, as the context of the editor, is in tags.
+            return first_words(next((each for each in texts if not each.startswith("<")), text))
         body = text.partition(">\n")[2].partition("\n</cross_session_message>")[0]
-        for number, awaited in enumerate(self._awaited):
-            if awaited.text.strip().replace("<", "&lt;") == body.strip():
-                # Those sent before it will not come any more.
-                del self._awaited[: number + 1]
-                awaited.at_model.set()
-                self._reached(awaited, time)
-                break
-        return first_words(body.replace("&lt;", "<"))
-
-    def _become(self, state: CliState) -> None:
-        if state != self._state:
-            self._state = state
-            self._changed(state)
+        if text.startswith(self._mark):
+            for number, awaited in enumerate(self._awaited):
+                if awaited.text.strip().replace("<", "&lt;") == body.strip():
+                    # Those sent before it will not come any more.
+                    del self._awaited[: number + 1]
+                    awaited.at_model.set()
+                    awaited.reached(awaited, time)
+                    break
+        return first_words(body.replace("&lt;", "<") or text)
 
 
 def _was_cancelled(part: Mapping[str, Any]) -> bool:

@@ -31,15 +31,16 @@ class Recording:
     longest_line = 64 * 1024
     """Longer ones are left out, in bytes: requests and rewinds have some hundred."""
 
-    def __init__(self, path: str, at_end: bool = False) -> None:
-        """Begin to follow the file `path`, which may come to be later, with `at_end` at its present end."""
+    def __init__(self, path: str, tail: int | None = None) -> None:
+        """Begin to follow the file `path`, which may come to be later; with `tail` so many bytes before its end."""
         self.path = path
         self.reading = anyio.Lock()
         self._begin(None)
-        if at_end:
+        if tail is not None:
             with suppress(OSError):
                 found = os.stat(path)
-                self._inode, self._offset = found.st_ino, found.st_size
+                self._inode, self._offset = found.st_ino, max(0, found.st_size - tail)
+                self._skips = self._offset > 0
 
     def begin_anew(self) -> None:
         """Forget what was read: the file is another one, or shorter."""

@@ -22,8 +22,13 @@ _MOST_MODELS = 20
 _MOST_TOKENS = 10**12
 """A larger number is none of tokens."""
 
-_REQUEST = "qwen-code.api_response"
-_MARK = f'"{_REQUEST}"'.encode()
+ANSWERED = "qwen-code.api_response"
+"""The name of the event of a request that was answered whole."""
+
+REFUSED = "qwen-code.api_error"
+"""That of a request that was not; the CLI repeats most of these."""
+
+_MARK = f'"{ANSWERED}"'.encode()
 
 
 @frozen
@@ -64,29 +69,29 @@ class Transcript(Recording):
         return sum(request.time >= time for request in self._requests)
 
 
-def answer_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what `entry` tells of a request that was answered whole; nothing for another entry."""
-    event = as_object(as_object(entry.get("systemPayload")).get("uiEvent"))
-    return event if event.get("event.name") == _REQUEST else {}
+def event_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the event of a request, a tool or the like in `entry`; nothing where it has none."""
+    return as_object(as_object(entry.get("systemPayload")).get("uiEvent"))
 
 
 def _request(line: bytes) -> _Request | None:
     """Return the request of which `line` tells, None for another line."""
     entry = read_object(line) or {}
-    event = answer_of(entry)
-    if not event:
+    event = event_of(entry)
+    if event.get("event.name") != ANSWERED:
         return None
     model = event.get("model")
     usage = Usage(
         printable(model[:100])[:100] if isinstance(model, str) else "",
-        _count(event, "input_token_count"),
-        _count(event, "output_token_count"),
-        _count(event, "cached_content_token_count"),
+        count_of(event, "input_token_count"),
+        count_of(event, "output_token_count"),
+        count_of(event, "cached_content_token_count"),
     )
     return _Request(time_of(event.get("event.timestamp")) or time_of(entry.get("timestamp")) or 0, usage)
 
 
-def _count(event: Mapping[str, Any], key: str) -> int:
+def count_of(event: Mapping[str, Any], key: str) -> int:
+    """Return the number of tokens `key` of `event`, 0 where it has none."""
     value = event.get(key)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
 

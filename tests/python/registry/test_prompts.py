@@ -19,7 +19,7 @@ import pytest
 from anyio.abc import SocketStream, TaskStatus
 
 from limit import limit_s
-from qwen_companion.domain import KnownSession
+from qwen_companion.domain import CliState, KnownSession, RegisteredCli
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -237,9 +237,11 @@ class Scene:
     def controllers(self) -> list[str]:
         return [item.controller for item in self.told if isinstance(item, RegisteredClis)]
 
+    def clis(self) -> list[RegisteredCli]:
+        return [cli for item in self.told if isinstance(item, RegisteredClis) for cli in item.clis]
+
     def states(self) -> list[tuple[str | None, str | None, str | None]]:
-        clis = [cli for item in self.told if isinstance(item, RegisteredClis) for cli in item.clis]
-        states = [cli.state for cli in clis if cli.state is not None]
+        states = [cli.state for cli in self.clis() if cli.state is not None]
         return [(state.activity, state.prompt, state.said) for state in states]
 
     async def prompt(self, text: str, program: tuple[str, ...] = (), cli: str = str(os.getpid())) -> str:
@@ -311,12 +313,45 @@ async def test_a_turn_that_the_user_cancels_is_followed_as_it_begins_anew(
     assert scene.statuses(2) == ["queued"]
     scene.cli.record("assistant", "Yes.", usageMetadata={})
     await scene.until(lambda: scene.states()[-1:] == [("idle", "Is 1 < 2?", "Yes.")])
-    # Of what is typed there, nothing tells the end if it is cancelled.
     scene.cli.record("user", "typed again")
-    await scene.until(lambda: scene.states()[-1:] == [(None, None, None)])
+    await scene.until(lambda: scene.states()[-1:] == [("working", "typed again", None)])
     scene.cli.reach_model(scene.cli.got[1])
     await scene.until(lambda: scene.statuses(2) == ["queued", "model"])
     assert [item[-1] for item in scene.followed if item[0] == "began"] == ["Is 1 < 2?", "And then?"]
+
+
+async def test_what_is_typed_there_is_followed_too(scene: Scene) -> None:
+    """A CLI to which no prompt was sent, whose requests fail and which asks in its terminal."""
+
+    def request(name: str, **event: Any) -> None:
+        scene.cli.record("system", "", systemPayload={"uiEvent": {"event.name": f"qwen-code.{name}", **event}})
+
+    def last() -> CliState:
+        return scene.clis()[-1].state or CliState()
+
+    scene.cli.record("user", "of an earlier process", timestamp="2001-01-01T00:00:00.000Z")
+    parts = [{"text": "<system-reminder>x</system-reminder>"}, {"text": "Do it\nnow"}]
+    scene.cli.record("user", "", message={"parts": parts})
+    await scene.until(lambda: scene.states()[-1:] == [("working", "Do it now", None)])
+    request("api_error", status_code=429, error_message="too many requests")
+    await scene.until(lambda: (last().activity, last().failure) == ("retrying", "too many requests"))
+    request("api_error", status_code=500, error_message="of a subagent", subagent_id="x")
+    request("api_response", input_token_count=70)
+    scene.cli.record("assistant", "", message={"parts": [{"functionCall": {"id": "1"}}, {"functionCall": {"id": "2"}}]})
+    await scene.until(lambda: last().tool_since is not None)
+    assert (last().activity, last().failure, last().tokens) == ("working", None, 70)
+    results = [{"functionResponse": {"id": number, "response": {"output": "x"}}} for number in "12"]
+    scene.cli.record("tool_result", "", message={"parts": results[:1]})
+    scene.cli.record("tool_result", "", message={"parts": results[1:]})
+    await scene.until(lambda: last().activity == "working" and last().tool_since is None)
+    request("api_error", status_code=401, error_message="no such key")
+    await scene.until(lambda: (last().activity, last().failure) == ("failed", "no such key"))
+    request("api_response", input_token_count=80)
+    scene.cli.record("assistant", "Well.\nDone.")
+    await scene.until(lambda: (last().activity, last().said, last().tokens) == ("idle", "Done.", 80))
+    # Another conversation begins in it.
+    write(scene.cli.home, values_of(os.getpid(), scene.cli.project, sessionId="another"))
+    await scene.until(lambda: scene.clis()[-1].session == "another" and scene.clis()[-1].state is None)
 
 
 async def test_where_the_system_tells_of_no_changes_a_look_does(
