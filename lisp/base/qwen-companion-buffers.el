@@ -10,6 +10,9 @@
 
 ;;; Code:
 
+(require 'seq)
+(require 'subr-x)
+
 (defvar tabulated-list-format)
 (declare-function tabulated-list-print-entry "tabulated-list" (id cols))
 
@@ -80,7 +83,8 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
 
 (defun qwen-companion-buffers-print-entry (id columns number)
   "Print the entry ID with COLUMNS of a list.
-Where the text of column NUMBER, from 0, is too long, print the end of it."
+Where the text of column NUMBER, from 0, is too long, print the end of it.
+COLUMNS that the list has no room for come in a second line."
   (let* ((text (aref columns number))
          (width (string-width text))
          (excess (- width (cadr (aref tabulated-list-format number)))))
@@ -89,7 +93,20 @@ Where the text of column NUMBER, from 0, is too long, print the end of it."
       (aset columns number
             (propertize (concat "…" (truncate-string-to-width text width (1+ excess)))
                         'help-echo text)))
-    (tabulated-list-print-entry id columns)))
+    (tabulated-list-print-entry id (qwen-companion-buffers--fold columns))))
+
+(defun qwen-companion-buffers--fold (columns)
+  "Return COLUMNS with those that the list has no room for at the end of the last."
+  (let* ((count (length tabulated-list-format))
+         (rest (delete "" (append (seq-subseq columns count) nil))))
+    (if (= count (length columns))
+        columns
+      (setq columns (seq-subseq columns 0 count))
+      (aset columns (1- count)
+            (concat (string-pad (aref columns (1- count))
+                                (cadr (aref tabulated-list-format (1- count))) nil t)
+                    (and rest (concat "\n    " (string-join rest "  ")))))
+      columns)))
 
 (defun qwen-companion-buffers-keymap (&rest keys)
   "Return a keymap of KEYS, alternately a key and its binding.

@@ -24,6 +24,9 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-untrusted)
 
+(defvar tabulated-list-format)
+(defvar tabulated-list-padding)
+(defvar tabulated-list-sort-key)
 (defvar tabulated-list-use-header-line)
 (declare-function tabulated-list-get-id "tabulated-list" (&optional pos))
 (declare-function tabulated-list-init-header "tabulated-list" ())
@@ -225,9 +228,18 @@ The default of MODE is the major mode."
             when (funcall fits)
             collect key)))
 
-(defun qwen-companion-header-set-up-list (summary)
+(defconst qwen-companion-header--rest-width 20
+  "Least columns for what follows the other columns of a list in their line.")
+
+(defvar-local qwen-companion-header--columns nil
+  "All columns of the list, (COLUMNS . COUNT).
+In narrow windows the first COUNT stand in the first line of a row.")
+
+(defun qwen-companion-header-set-up-list (summary &optional count)
   "Set up the current buffer as a list, with its keys in the header line.
 The columns are named below it, and lines that are too long are wrapped.
+With COUNT, a row has all but the first COUNT columns in a second line
+where they have no room.
 SUMMARY is a function that returns the beginning of the header line, (NAME
 . PARTS) as for `qwen-companion-header-line'.  Call this in the mode's body."
   (setq-local truncate-lines nil
@@ -240,6 +252,7 @@ SUMMARY is a function that returns the beginning of the header line, (NAME
               revert-buffer-function #'qwen-companion-header--revert-list
               header-line-format
               `((:eval (qwen-companion-header--list-line #',summary))))
+  (setq qwen-companion-header--columns (cons tabulated-list-format count))
   (tabulated-list-init-header)
   (qwen-companion-header-set-up-mode)
   ;; Which keys fit depends on the line at point.
@@ -253,10 +266,27 @@ SUMMARY is a function that returns the beginning of the header line, (NAME
 (defun qwen-companion-header-print-list ()
   "Print the list of the current buffer.
 Point stays on its row; from the names of the columns it goes to the first."
+  (qwen-companion-header--fit-columns)
   (tabulated-list-print t)
   (unless (tabulated-list-get-id)
     (goto-char (point-min))
     (forward-line)))
+
+(defun qwen-companion-header--fit-columns ()
+  "Take those columns of the list that have room in a line of its window."
+  (pcase-let ((`(,columns . ,count) qwen-companion-header--columns)
+              (window (get-buffer-window nil 0)))
+    (when (and count window)
+      (setq tabulated-list-format
+            (if (< (window-width window)
+                   (+ tabulated-list-padding qwen-companion-header--rest-width
+                      (cl-loop for (_ width) across columns sum (1+ width))))
+                (seq-subseq columns 0 count)
+              columns))
+      (unless (cl-find (car tabulated-list-sort-key) tabulated-list-format
+                       :key #'car :test #'equal)
+        (setq tabulated-list-sort-key nil))
+      (tabulated-list-init-header))))
 
 (defun qwen-companion-header--list-line (summary)
   "Return the header line of a list, with SUMMARY for its beginning."

@@ -456,7 +456,7 @@ Info node `(qwen-companion)Terminals' is about it.
         tabulated-list-padding 1
         tabulated-list-printer (lambda (id columns)
                                  (qwen-companion-buffers-print-entry id columns 1)))
-  (qwen-companion-header-set-up-list #'qwen-companion-session-list--heading)
+  (qwen-companion-header-set-up-list #'qwen-companion-session-list--heading 6)
   (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
   (setq-local revert-buffer-function #'qwen-companion-session-list--revert)
   (qwen-companion-buffers-add-hooks

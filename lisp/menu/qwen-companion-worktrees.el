@@ -504,14 +504,14 @@ Info node `(qwen-companion)Several agents at once' is about it.
 \\{qwen-companion-worktrees-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("Worktree" 12 t) ("Branch" 14 t) ("CLI" 9 t) ("State" 9 t)
+        [("Worktree" 12 t) ("Branch" 13 t) ("CLI" 9 t) ("State" 9 t)
          ("Files" 5 nil :right-align t) ("Commits" 7 nil)
          ("Conflicts" 9 nil :right-align t) ("Tokens" 6 nil :right-align t)
          ("Turn" 0 nil)]
         tabulated-list-padding 1
         tabulated-list-printer (lambda (id columns)
                                  (qwen-companion-buffers-print-entry id columns 1)))
-  (qwen-companion-header-set-up-list #'qwen-companion-worktrees--heading)
+  (qwen-companion-header-set-up-list #'qwen-companion-worktrees--heading 8)
   (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
   (qwen-companion-buffers-add-hooks
    '((qwen-companion-journal-changed-functions . qwen-companion-worktrees--changed)

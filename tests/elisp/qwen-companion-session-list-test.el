@@ -33,6 +33,7 @@
          (qwen-companion-test-with-state 'ready
            (qwen-companion-test-with-sessions ,sessions
              (save-window-excursion
+               (set-frame-size (selected-frame) 150 44)
                (qwen-companion-sessions)
                (unwind-protect
                    (progn ,@body)
@@ -409,7 +410,14 @@
              "a" :state '(:activity failed :since 1 :failure "limit"))
             (qwen-companion-session-list-test--session "b" :state '(:activity idle :since 1)))
     (set-frame-size (selected-frame) 80 24)
-    (should-not truncate-lines)
+    (should (equal '(" Qwen Code 0.24.4             failed: limit      " "    limit")
+                   (let ((rows (progn (qwen-companion-timers-update-visible)
+                                      (qwen-companion-test-first-row)
+                                      (split-string (buffer-substring-no-properties
+                                                     (point) (point-max))
+                                                    "\n"))))
+                     (should (<= (string-width (car rows)) 79))
+                     (list (substring (car rows) 0 49) (cadr rows)))))
     (qwen-companion-test-first-row)
     (should (qwen-companion-test-header-p "t try again  s prompt"))
     (let ((map (copy-keymap qwen-companion-sessions-mode-map)))

@@ -58,18 +58,21 @@
 
 (ert-deftest qwen-companion-worktrees-test-header-and-columns ()
   "The header shows the keys that fit, and 80 columns have all but the last prompt."
+  (set-frame-size (selected-frame) 80 24)
   (qwen-companion-worktrees-test--with
-      (list (qwen-companion-worktrees-test--tree "feat" :files 3))
+      (list (qwen-companion-worktrees-test--tree "feat" :files 3 :conflicts '("a.txt")))
+      nil nil
     (should (<= (+ tabulated-list-padding
                    (cl-loop for (_ width) across tabulated-list-format sum (1+ width)))
                 80))
-    (should-not truncate-lines)
+    (should (equal '("Conflicts" "Tokens")
+                   (mapcar #'car (last (append tabulated-list-format nil) 2))))
     (qwen-companion-worktrees-test--line "feat")
     (should (qwen-companion-test-header-p "\\` 2 worktrees  RET changes  d difference  m merge"))
-    (qwen-companion-worktrees-test--line "p")
-    (should-not (qwen-companion-test-header-p "merge\\|remove"))
     (qwen-companion-test-refused "; d shows what differs"
-      (call-interactively (key-binding (kbd "RET"))))))
+      (call-interactively (key-binding (kbd "RET"))))
+    (qwen-companion-worktrees-test--line "p")
+    (should-not (qwen-companion-test-header-p "merge\\|remove"))))
 
 (ert-deftest qwen-companion-worktrees-test-odd-worktrees ()
   "Each odd worktree is listed as such, and commands refuse it."
