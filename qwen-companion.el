@@ -279,6 +279,7 @@ the user of texts that a killed Emacs has left."
 (defconst qwen-companion--hooks
   '((qwen-companion-backend-connected-hook . qwen-companion--connected)
     (qwen-companion-backend-disconnected-hook . qwen-companion-registry-forget)
+    (qwen-companion-backend-disconnected-hook . qwen-companion-plan-process-gone)
     (qwen-companion-backend-call-failed-functions . qwen-companion-proposal-on-call-failed)
     (qwen-companion-state-functions . qwen-companion-follow-update)
     (qwen-companion-state-functions . qwen-companion--state-changed)

@@ -169,6 +169,19 @@ One at another place has its :place, no :pid, and :ancestors that are ids
 of that machine, to be shown and compared but never looked up here."
   (qwen-companion-backend--server-sessions qwen-companion-backend--server))
 
+(defun qwen-companion-backend-note-question (id question)
+  "Note that the CLI of the session ID asks QUESTION in its terminal.
+While there is no process, its hooks cannot tell that."
+  (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
+        (mapcar (lambda (session)
+                  (if (not (equal id (qwen-companion-session-id session)))
+                      session
+                    (let ((state (copy-sequence (qwen-companion-session-state session))))
+                      (setq state (plist-put state :activity 'asking)
+                            state (plist-put state :question question))
+                      (plist-put (copy-sequence session) :state state))))
+                (qwen-companion-backend-sessions))))
+
 (defun qwen-companion-backend-port ()
   "Return the port at which CLIs are served, nil when none is known."
   (qwen-companion-backend--server-port qwen-companion-backend--server))
@@ -810,8 +823,16 @@ The process does so itself, but it may have been killed."
         (qwen-companion-file-list-files payload))
   nil)
 
+(defun qwen-companion-backend--check-updated ()
+  "Say it when the package was updated and the old one still runs."
+  (when (qwen-companion-environment-updated-p)
+    (qwen-companion-backend-notice-once
+     (format "the package was updated, and Emacs still runs what was there before; %s"
+             (qwen-companion-environment-restart)))))
+
 (defun qwen-companion-backend-on-serving (_payload)
   "Handle the `serving' message: the requests of CLIs are answered."
+  (qwen-companion-backend--check-updated)
   (when (qwen-companion-environment-outdated-p)
     (qwen-companion-backend-notice-once
      "the Python environment is that of another version of the package; M-x qwen-companion-install-backend brings it up to date"))
@@ -849,6 +870,8 @@ Either message may come first."
         (unless (member id gone)
           (push (or new session) kept))
         (setq changed (remq new changed))))
+    (when changed
+      (qwen-companion-backend--check-updated))
     (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
           (append (nreverse kept) changed)))
   (force-mode-line-update t))

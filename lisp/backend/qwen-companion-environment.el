@@ -108,6 +108,28 @@ with another one."
        (cl-some #'qwen-companion-environment--interpreter
                 (qwen-companion-environment--all))))
 
+(defconst qwen-companion-environment--loaded (current-time)
+  "The time at which the package was loaded.")
+
+(defun qwen-companion-environment-updated-p ()
+  "Return non-nil when the package on the disk is another one than runs.
+Its source files are newer than the running Lisp, or gone."
+  (let ((root (expand-file-name "../lisp/" qwen-companion-environment-source)))
+    (cl-some (lambda (loaded)
+               (when-let* ((file (car loaded))
+                           ((string-prefix-p root file)))
+                 (let ((source (file-attributes (concat (file-name-sans-extension file) ".el"))))
+                   (or (not source)
+                       (time-less-p qwen-companion-environment--loaded
+                                    (file-attribute-modification-time source))))))
+             load-history)))
+
+(defun qwen-companion-environment-restart ()
+  "Return how to run the package that is on the disk."
+  (if (fboundp 'restart-emacs)
+      "M-x restart-emacs"
+    "end Emacs, and start it again"))
+
 (defun qwen-companion-environment-remedy ()
   "Return a remedy for an interpreter that lacks a package."
   (if qwen-companion-python

@@ -317,7 +317,7 @@ to them.  Show a buffer with conflicts."
                 (list
                  (when (> done 0)
                    (format "%s%s" done-words
-                           (if (> count 1) (format " in %d files" done) "")))
+                           (if (> count 1) (format (ngettext " in %d file" " in %d files" done) done) "")))
                  (when unsaved
                    (format "%s in %s, which is not saved"
                            done-words

@@ -67,6 +67,10 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
           (if (locate-library "epc")
               (list "pass" "Library epc" (locate-library "epc") "")
             (list "fail" "Library epc" "missing" "M-x package-install RET epc, from MELPA"))
+          (if (qwen-companion-environment-updated-p)
+              (list "warn" "Running version" "the package was updated since it was loaded"
+                    (qwen-companion-environment-restart))
+            (list "pass" "Running version" "that on the disk" ""))
           (if sources
               (list "warn" "Compiled files"
                     (format "%d of ours are missing or older than their source, like %s"
@@ -287,7 +291,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                         'action (lambda (_) (qwen-companion-doctor--run command))
                         'follow-link t
                         'help-echo "Run this shell command"))
-     ((string-match "M-x \\(qwen-companion-[a-z-]+\\)" remedy)
+     ((string-match "M-x \\(qwen-companion-[a-z-]+\\|restart-emacs\\)" remedy)
       (let ((command (intern (match-string 1 remedy))))
         (make-text-button (+ start (match-beginning 0)) (+ start (match-end 0))
                           'action (lambda (_) (call-interactively command))

@@ -82,6 +82,17 @@
        ,@(qwen-companion-review-warning-parts proposal)
        ,@(qwen-companion-review-mode-keys 'qwen-companion-plan-mode)))))
 
+(defun qwen-companion-plan-process-gone ()
+  "Note that CLIs ask in their terminals: what has held their questions is gone."
+  (dolist (proposal (qwen-companion-proposals))
+    (when (and (qwen-companion-proposal-held proposal)
+               (memq (qwen-companion-proposal-kind proposal) '(plan question)))
+      (qwen-companion-backend-note-question
+       (qwen-companion-proposal-session proposal)
+       (if (eq 'plan (qwen-companion-proposal-kind proposal))
+           "whether to carry out its plan"
+         "its questions")))))
+
 ;;; Its front end
 
 (cl-defmethod qwen-companion-review-style ((_kind (eql 'plan)) proposal)
@@ -99,7 +110,7 @@ With SELECT non-nil, none is needed."
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'plan)) proposal select)
   "Show PROPOSAL, a plan or questions; SELECT non-nil means to select it."
-  (let* ((frame (qwen-companion-review-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal select))
          (selected (selected-window))
          (shown (window-buffer selected))
          (view (qwen-companion-review-windows-new-view proposal frame select))

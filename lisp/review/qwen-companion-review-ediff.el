@@ -467,7 +467,7 @@ It cannot draw its control panel before that."
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'ediff)) proposal select)
   "Show PROPOSAL in Ediff; SELECT non-nil means to select the review."
-  (let* ((frame (qwen-companion-review-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal select))
          (selected (selected-window))
          (shown (window-buffer selected))
          (control (qwen-companion-review-windows-control proposal)))

@@ -448,7 +448,7 @@ With SELECT non-nil, none is needed."
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'unified)) proposal select)
   "Show PROPOSAL hunk by hunk; SELECT non-nil means to select the review."
-  (let* ((frame (qwen-companion-review-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal select))
          (selected (selected-window))
          (shown (window-buffer selected))
          (view (qwen-companion-review-windows-new-view proposal frame select))

@@ -49,11 +49,15 @@ PANEL-FRAME is the frame of CONTROL when it has one of its own."
 
 ;;; Windows as they were
 
-(defun qwen-companion-review-windows-frame (proposal)
+(defun qwen-companion-review-windows-frame (proposal &optional select)
   "Return the frame in which to show PROPOSAL now.
 That is the frame of its CLI's terminal, else the selected one; if that
-is too small, the largest suitable frame."
-  (let ((frame (or (qwen-companion-review-arrival-frame proposal)
+is too small, the largest suitable frame.  With SELECT non-nil the user
+goes there, and only frames of the display where the user is do."
+  (let ((frame (or (when-let* ((frame (qwen-companion-review-arrival-frame proposal))
+                               ((or (not select)
+                                    (eq (frame-terminal frame) (frame-terminal)))))
+                     frame)
                    (selected-frame)))
         (best nil))
     (if (qwen-companion-review-windows--roomy-p frame)
@@ -359,7 +363,7 @@ Info node `(qwen-companion)Reviewing a proposal' is about it.
 (cl-defmethod qwen-companion-review-show ((_style (eql 'waiting)) proposal select)
   "Show that the next proposal of the CLI of PROPOSAL is awaited.
 Select the window with that; SELECT is its place."
-  (let* ((frame (qwen-companion-review-windows-frame proposal))
+  (let* ((frame (qwen-companion-review-windows-frame proposal select))
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (qwen-companion-proposal-make-buffer proposal "next")))
     (with-current-buffer buffer

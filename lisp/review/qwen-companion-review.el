@@ -426,7 +426,51 @@ of the CLI's open proposals it is."
       (30 . ,(and root (format "in %s" (qwen-companion-untrusted-path
                                        (file-name-nondirectory root)))))
       (1 . ,(and (> count 1)
-                 (format "%d of %d" (1+ (cl-position proposal turn)) count))))))
+                 (format "%d of %d" (1+ (cl-position proposal turn)) count)))
+      (0 . ,(and (qwen-companion-review--only-space-p proposal) "white space only")))))
+
+(defconst qwen-companion-review--most-spaces 1000
+  "Places that may differ in white space before no more are compared.")
+
+(defconst qwen-companion-review--space-limit 200000
+  "Characters above which a proposal is not checked for white space.")
+
+(defvar-local qwen-companion-review--only-space nil
+  "Whether white space alone differs in the current proposal: (TICKS . ANSWER).")
+
+(defun qwen-companion-review--only-space-p (proposal)
+  "Return non-nil when PROPOSAL differs from the disk in white space alone."
+  (let ((old (qwen-companion-proposal-disk-buffer proposal))
+        (new (qwen-companion-proposal-buffer proposal)))
+    (when (and (buffer-live-p old) (buffer-live-p new)
+               (< (buffer-size new) qwen-companion-review--space-limit))
+      (with-current-buffer new
+        (let ((ticks (cons (buffer-chars-modified-tick old) (buffer-chars-modified-tick new))))
+          (unless (equal ticks (car qwen-companion-review--only-space))
+            (setq qwen-companion-review--only-space
+                  (cons ticks (qwen-companion-review--compare-words old new))))
+          (cdr qwen-companion-review--only-space))))))
+
+(defun qwen-companion-review--compare-words (old new)
+  "Return non-nil when the buffers OLD and NEW differ, but in white space alone."
+  (let ((places 0) (a 1) (b 1) (same t) step)
+    (cl-flet ((skip (buffer place)
+                (with-current-buffer buffer
+                  (qwen-companion-buffers-widened
+                    (goto-char place)
+                    (skip-chars-forward "[:space:]")
+                    (point)))))
+      (while (and same
+                  (/= 0 (setq step (let ((case-fold-search nil))
+                                     (with-current-buffer old
+                                       (qwen-companion-buffers-widened
+                                         (compare-buffer-substrings old a nil new b nil)))))))
+        (let* ((a-end (+ a (1- (abs step)))) (b-end (+ b (1- (abs step)))))
+          (setq a (skip old a-end)
+                b (skip new b-end)
+                same (and (< (cl-incf places) qwen-companion-review--most-spaces)
+                          (not (and (= a a-end) (= b b-end))))))))
+    (and same (> places 0))))
 
 (defun qwen-companion-review-of-session (proposal)
   "Return the open proposals of the session of PROPOSAL, oldest first."
@@ -1336,7 +1380,14 @@ Act on the only proposal; FILE names the file of another one."
   "Show the review of PROPOSAL in place of the one that is on the screen.
 SELECT non-nil means to select it."
   (let ((shown (qwen-companion-review-shown)))
-    (when (and shown (not (eq shown proposal)))
+    (when (and shown
+               (or (not (eq shown proposal))
+                   ;; It is on a display where the user is not.
+                   (and select
+                        (not (eq (frame-terminal)
+                                 (frame-terminal
+                                  (qwen-companion-review-frame
+                                   (qwen-companion-proposal-style proposal) proposal)))))))
       (qwen-companion-review--put-aside shown))
     (qwen-companion-review--display proposal select)))
 

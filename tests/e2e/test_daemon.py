@@ -7,9 +7,10 @@ import pytest
 
 from daemon import CLOSE_DISPLAYS, MODE_ON, WAIT_UNTIL_READY, WINDOW, Daemon
 from display import display
-from editor import draws_windows
+from editor import CLIENT, draws_windows
 from sandbox import EDITED
 from stage import Stage
+from terminal import Screen
 
 pytestmark = pytest.mark.local("about frames of Emacs")
 
@@ -61,6 +62,23 @@ def test_reviews_in_the_frames_of_clients_that_come_and_go(stage: Stage) -> None
     stage.screen.wait_for("Qwen[1!1]")
     stage.screen.wait_for("C-c C-c accept")
     stage.screen.wait_for("# by hand")
+    # From a frame on another terminal one goes to it there.
+    place = stage.sandbox.run / "second"
+    place.mkdir()
+    second = Screen(place, stage.environment)
+    try:
+        second.start([CLIENT, "-t", "-s", str(stage.sandbox.run / "daemon")], stage.sandbox.project)
+        second.wait_for("File Edit Options")
+        second.keys("M-x")
+        second.type("qwen-companion-review")
+        second.keys("Enter")
+        second.wait_for("C-c C-c accept")
+        second.wait_for("# by hand")
+        stage.screen.wait_gone("C-c C-c accept")
+        second.keys("C-x", "C-c")
+        second.wait_gone("C-c C-c accept")
+    finally:
+        second.close()
     stage.emacs.command("qwen-companion-diff-accept")
     stage.screen.wait_gone("C-c C-c accept")
     assert client.write_accepted(stage.sandbox.greeting) == EDITED_AGAIN + "# by hand"

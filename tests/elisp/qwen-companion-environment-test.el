@@ -97,6 +97,24 @@ The variable `directory' is that of the environments."
       (should (equal (list (file-name-nondirectory current))
                      (directory-files directory nil "venv"))))))
 
+(ert-deftest qwen-companion-environment-test-an-update-is-noticed ()
+  "Files that are newer than the running Lisp, and those that are gone."
+  (let* ((root (file-name-as-directory (make-temp-file "qwen-companion" t)))
+         (qwen-companion-environment-source (expand-file-name "python/" root))
+         (source (expand-file-name "lisp/base/x.el" root))
+         (load-history `((nil) ("/else/y.elc") (,(concat source "c")))))
+    (unwind-protect
+        (progn
+          (make-directory (file-name-directory source) t)
+          (write-region "" nil source nil 'silent)
+          (set-file-times source (time-subtract qwen-companion-environment--loaded 5))
+          (should-not (qwen-companion-environment-updated-p))
+          (set-file-times source (time-add qwen-companion-environment--loaded 5))
+          (should (qwen-companion-environment-updated-p))
+          (delete-file source)
+          (should (qwen-companion-environment-updated-p)))
+      (delete-directory root t))))
+
 (ert-deftest qwen-companion-environment-test-deletes-its-own-only ()
   "A directory without the companion's mark stays, and is named."
   (qwen-companion-environment-test--with "exit 0" "exit 0"

@@ -236,6 +236,22 @@ MORE are further keys and values of the payload."
           (funcall answer proposal)))
       (should (qwen-companion-proposal-open-p proposal)))))
 
+(ert-deftest qwen-companion-plan-test-the-terminal-asks-when-the-process-is-gone ()
+  "The hook that waits ends with the process, and no hook tells of the dialog that follows."
+  (qwen-companion-plan-test-with
+    (qwen-companion-test-with-sessions
+        '((:id "s" :client "qwen" :state (:activity working :since 5 :prompt "Plan it"))
+          (:id "t" :client "qwen" :state (:activity working :since 5)))
+      (qwen-companion-plan-test--propose "# Plan\n" :session "s")
+      (qwen-companion-plan-process-gone)
+      (should (equal '((asking "whether to carry out its plan" "Plan it") (working nil nil))
+                     (mapcar (lambda (session)
+                               (let ((state (qwen-companion-session-state session)))
+                                 (list (qwen-companion-cli-state-activity state)
+                                       (qwen-companion-cli-state-question state)
+                                       (qwen-companion-cli-state-prompt state))))
+                             (qwen-companion-backend-sessions)))))))
+
 (ert-deftest qwen-companion-plan-test-waits-with-nine-others ()
   "The plans of ten CLIs wait, each for its own answer."
   (qwen-companion-plan-test-with

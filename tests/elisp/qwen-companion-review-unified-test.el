@@ -1028,6 +1028,25 @@ Its state for editing has the keys n and x, the motion state has k."
                                 ,@(and line-ends '("C-c C-l line ends"))))
                   (should (string-search part header)))))))))))
 
+(ert-deftest qwen-companion-review-unified-test-white-space-alone-is-said ()
+  "The header says that nothing but white space differs, in Ediff as well."
+  (pcase-dolist (`(,old ,new ,said) '(("if x:\n    y z\n" "if x:\n\ty  z\n\n" t)
+                                      ("a b\n" "ab\n" t)
+                                      ("a b\n" "a c\n" nil)
+                                      ("a\n" "A\n" nil)
+                                      ("a\n" "a\nb\n" nil)))
+    (dolist (style '(unified ediff))
+      (qwen-companion-review-unified-test-with `(("a.txt" ,old))
+        (let ((qwen-companion-diff-style style)
+              (proposal (qwen-companion-test-propose "a.txt" new)))
+          (qwen-companion-diff-open proposal)
+          (should (eq said (and (qwen-companion-test-header-p
+                                 "white space only"
+                                 (if (eq style 'ediff)
+                                     (qwen-companion-proposal-buffer proposal)
+                                   (qwen-companion-review-windows-control proposal)))
+                                t))))))))
+
 (ert-deftest qwen-companion-review-unified-test-header-warns ()
   "It warns of text that would be lost, and of a file written meanwhile."
   (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
