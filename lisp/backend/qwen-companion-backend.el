@@ -824,7 +824,7 @@ The process does so itself, but it may have been killed."
   nil)
 
 (defun qwen-companion-backend--check-updated ()
-  "Say it when the package was updated and the old one still runs."
+  "Say that an update of the package needs a restart, if there was one."
   (when (qwen-companion-environment-updated-p)
     (qwen-companion-backend-notice-once
      (format "the package was updated, and Emacs still runs what was there before; %s"

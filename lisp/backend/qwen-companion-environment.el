@@ -112,7 +112,7 @@ with another one."
   "The time at which the package was loaded.")
 
 (defun qwen-companion-environment-updated-p ()
-  "Return non-nil when the package on the disk is another one than runs.
+  "Return non-nil when an update of the package needs a restart.
 Its source files are newer than the running Lisp, or gone."
   (let ((root (expand-file-name "../lisp/" qwen-companion-environment-source)))
     (cl-some (lambda (loaded)

@@ -273,20 +273,7 @@ Ediff would centre the lines."
                     (- (save-excursion
                          (goto-char (point-min))
                          (current-indentation))))
-    (set-buffer-modified-p modified))
-  (qwen-companion-review-ediff--selection-changed))
-
-(defun qwen-companion-review-ediff--selection-changed (&optional selected)
-  "Show the way to this review in its control panel while no key there works.
-With SELECTED non-nil, a window has just been selected."
-  (when-let* ((control (qwen-companion-review-windows-control qwen-companion-proposal-current)))
-    (let ((elsewhere (qwen-companion-review-elsewhere (and selected (selected-window)))))
-      (with-current-buffer control
-        (remove-overlays nil nil 'qwen-companion-review-ediff t)
-        (when elsewhere
-          (let ((overlay (make-overlay (point-min) (point-max))))
-            (overlay-put overlay 'qwen-companion-review-ediff t)
-            (overlay-put overlay 'display elsewhere)))))))
+    (set-buffer-modified-p modified)))
 
 (defun qwen-companion-review-ediff--panel-mode-line ()
   "Return the mode line of the control panel: file and place."
@@ -391,10 +378,6 @@ Ediff would show all but the current one as grey stripes."
   (use-local-map (apply #'qwen-companion-buffers-keymap
                         :parent (current-local-map) qwen-companion-review-ediff--keys))
   (qwen-companion-review-ediff--set-colours)
-  (dolist (buffer (delq nil (list (current-buffer) ediff-buffer-A ediff-buffer-B ediff-buffer-C)))
-    (with-current-buffer buffer
-      (add-hook 'window-selection-change-functions
-                #'qwen-companion-review-ediff--selection-changed nil t)))
   (when (> ediff-number-of-differences 0)
     (ediff-next-difference)))
 

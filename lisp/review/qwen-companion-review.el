@@ -736,10 +736,7 @@ If a link leads to another file that matters, return that file's name."
 
 (put 'qwen-companion-review-buffer-mode 'qwen-companion-header-keys
      (list (cons '(qwen-companion-diff-edit "edit" nil keep)
-                 (lambda ()
-                   (and buffer-read-only
-                        (eq (current-buffer)
-                            (qwen-companion-proposal-buffer qwen-companion-proposal-current)))))))
+                 (lambda () buffer-read-only))))
 
 (defvar qwen-companion-review-keys-mode)
 (defvar qwen-companion-review-keys-mode-map)
@@ -751,32 +748,28 @@ If a link leads to another file that matters, return that file's name."
   "Source of the unsaved text copied to the current buffer: (BUFFER . TICK).
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
-(defun qwen-companion-review--user-buffer (window)
-  "Return the buffer that the user is in, who has selected WINDOW."
-  (window-buffer (and (window-live-p window)
-                      (or (and (window-minibuffer-p window) (minibuffer-selected-window))
-                          window))))
-
-(defun qwen-companion-review-elsewhere (&optional window)
-  "Return how to get to this review while the user is elsewhere, else nil.
-The user has selected WINDOW; the default is right while another is drawn."
-  (let ((buffer (qwen-companion-review--user-buffer (or window (old-selected-window)))))
-    (unless (eq qwen-companion-proposal-current
-                (buffer-local-value 'qwen-companion-proposal-current buffer))
-      (let ((key (with-current-buffer buffer
-                   (and qwen-companion-review-keys-mode
-                        (where-is-internal #'qwen-companion-review
-                                           (list qwen-companion-review-keys-mode-map) t)))))
-        (concat (propertize (if key (key-description key) "M-x qwen-companion-review")
-                            'face 'help-key-binding)
-                " goes here")))))
+(defun qwen-companion-review--user-buffer ()
+  "Return the buffer that the user is in, also while another window is drawn."
+  (let ((window (old-selected-window)))
+    (window-buffer (or (and (window-minibuffer-p window) (minibuffer-selected-window))
+                       (and (window-live-p window) window)))))
 
 (defun qwen-companion-review-mode-keys (&optional mode)
   "Return the keys of MODE as `qwen-companion-header-mode-keys' where they work.
 While the user is elsewhere than in this review, return how to get here."
-  (if-let* ((elsewhere (qwen-companion-review-elsewhere)))
-      `((-1 . ,elsewhere))
-    (qwen-companion-header-mode-keys mode)))
+  (let ((buffer (qwen-companion-review--user-buffer)))
+    (if (eq qwen-companion-proposal-current
+            (buffer-local-value 'qwen-companion-proposal-current buffer))
+        (qwen-companion-header-mode-keys mode)
+      (let ((key (with-current-buffer buffer
+                   (and qwen-companion-review-keys-mode
+                        (where-is-internal #'qwen-companion-review
+                                           (list qwen-companion-review-keys-mode-map) t)))))
+        `((-1 . ,(concat (propertize (if key
+                                         (key-description key)
+                                       "M-x qwen-companion-review")
+                                     'face 'help-key-binding)
+                         " goes here")))))))
 
 (defun qwen-companion-review--selection-changed (_frame)
   "Update the header lines: other keys work where the user is now."
@@ -804,7 +797,8 @@ While the user is elsewhere than in this review, return how to get here."
               (qwen-companion-review-origin-parts proposal))
        ,@(qwen-companion-review-warning-parts proposal)
        ;; The control panel has the other keys.
-       ,@(qwen-companion-header-mode-keys 'qwen-companion-review-buffer-mode)))))
+       ,@(and (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
+              (qwen-companion-review-mode-keys 'qwen-companion-review-buffer-mode))))))
 
 ;;; Unsaved text of the user's
 

@@ -426,9 +426,9 @@
       (use-local-map map)
       (setq qwen-companion-header--keys nil)
       (should (qwen-companion-test-header-p "T try again  s prompt")))
-    (forward-line)
+    (forward-line 2)
     (should (qwen-companion-test-header-p "waits for you  s prompt"))
-    (forward-line -2)
+    (goto-char (point-min))
     (should-not (qwen-companion-test-header-p "prompt\\|end"))))
 
 (ert-deftest qwen-companion-session-list-test-end ()

@@ -348,8 +348,7 @@ MORE are further keys and values of the payload."
 What stands for itself in it is as it is there.  The user is in BUFFER."
   (with-current-buffer (or buffer (current-buffer))
     ;; Batch mode never redisplays, so that Emacs does not know.
-    (cl-letf (((symbol-function 'qwen-companion-review--user-buffer)
-               (lambda (_window) (current-buffer))))
+    (cl-letf (((symbol-function 'qwen-companion-review--user-buffer) #'current-buffer))
       (qwen-companion-test-header-from-elsewhere))))
 
 (defun qwen-companion-test-header-from-elsewhere ()

@@ -33,6 +33,7 @@
                ((symbol-function 'qwen-companion-journal-ask) #'ignore)
                ((symbol-function 'qwen-companion-backend-sessions) (lambda () sessions)))
        (save-window-excursion
+         (set-frame-size (selected-frame) 150 44)
          (with-temp-buffer
            (switch-to-buffer (current-buffer))
            (qwen-companion-worktrees-mode)
@@ -58,10 +59,11 @@
 
 (ert-deftest qwen-companion-worktrees-test-header-and-columns ()
   "The header shows the keys that fit, and 80 columns have all but the last prompt."
-  (set-frame-size (selected-frame) 80 24)
   (qwen-companion-worktrees-test--with
       (list (qwen-companion-worktrees-test--tree "feat" :files 3 :conflicts '("a.txt")))
       nil nil
+    (set-frame-size (selected-frame) 80 24)
+    (qwen-companion-worktrees--print)
     (should (<= (+ tabulated-list-padding
                    (cl-loop for (_ width) across tabulated-list-format sum (1+ width)))
                 80))

@@ -154,9 +154,7 @@ class RegistryFront:
         transcript = await self._transcript(record.cli, call.session)
         # An equal prompt may be in it already.
         await self._recordings.read(transcript)
-        awaited = transcript.expect(
-            call.id, call.text, partial(self._reached, _session_of(record), call.session)
-        )
+        awaited = transcript.expect(call.id, call.text, partial(self._reached, _session_of(record), call.session))
         self._note_prompt(record)
         status = await self._messenger.send(call.id, record, grant.token, call.session, call.text)
         if status == DELIVERED:

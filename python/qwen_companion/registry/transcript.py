@@ -140,7 +140,7 @@ class Transcript(Recording):
             activity = FAILED if event.get("status_code") in _LAST_REFUSALS else RETRYING
             since = state.since if state.activity == activity else now
             failure = first_words(str(event.get("error_message") or "unknown error"))
-            self._state = replace(state, activity=activity, since=since, failure=failure)
+            self._state = replace(self._state, activity=activity, since=since, failure=failure)
 
     def _begun(self, entry: Mapping[str, Any], texts: list[str], time: int) -> str:
         """Note that the model got the prompt of `entry`, with `texts`, at `time`; return its beginning."""
