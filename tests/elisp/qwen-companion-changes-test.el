@@ -1136,7 +1136,7 @@ It gets the buffer, and the bytes before and after that."
                               (setq quit-flag t))))
                    (qwen-companion-changes-test--undo-turn "Prompt of one"))))
       (should (string-match-p
-               "Undone in 1 files; stopped, 2 files left as they are: the same key goes on"
+               "Undone in 1 file; stopped, 2 files left as they are: the same key goes on"
                said)))
     (should (equal '("1\n" "2\n" "2\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))
