@@ -243,7 +243,7 @@ stays."
     (when (buffer-live-p buffer)
       (kill-buffer buffer))
     (qwen-companion-journal-committed)
-    (message "Committed the agent's changes, without your own edits")))
+    (message "Committed; your own edits are left out")))
 
 (provide 'qwen-companion-changes-commit)
 ;;; qwen-companion-changes-commit.el ends here

@@ -463,7 +463,7 @@ def commit_a_turn(stage: Stage, greeting: Path, edited: str, place: int) -> None
         lambda: stage.emacs.buffer_text("*qwen-companion commit*") == "Summary: greet politely", "the message"
     )
     stage.screen.keys("C-c", "C-c")
-    stage.wait_until_said("Committed the agent's changes, without your own edits")
+    stage.wait_until_said("Committed; your own edits are left out")
     stage.emacs.eval("(setq qwen-companion-commit-notes nil)")
     note = [*git, "notes", "--ref=qwen-companion", "show"]
 

@@ -91,7 +91,7 @@ def test_a_cli_in_a_terminal_goes_on_before_a_prompt(stage: Stage) -> None:
     ask(stage, "and once more", "Done.", FREE_QWEN)
     rewind_turn(stage, "change a lot")
     # The prompt comes back, to be edited, and the CLI goes on where it was.
-    stage.wait_until_said("which is in the prompt buffer")
+    stage.wait_until_said("the prompt is in the prompt buffer")
     stage.screen.wait_for("Conversation rewound.")
     assert stage.emacs.buffer_text(PROMPT_BUFFER) == "change a lot"
     assert stage.sandbox.greeting.read_text() == GREETING
@@ -190,6 +190,6 @@ def test_a_chat_goes_on_before_a_prompt(stage: Stage) -> None:
     stage.emacs.wait_until("(seq-some #'qwen-companion-turn-copy (qwen-companion-journal-turns))")
     at_turn(stage, "rewound")
     stage.screen.keys("R")
-    stage.screen.wait_for("as it was before the rewind")
+    stage.screen.wait_for("from before the rewind")
     stage.screen.keys("y")
     stage.screen.wait_for("Third.")

@@ -30,7 +30,7 @@ def test_the_cli_connects_without_a_question(stage: Stage) -> None:
     for file in stage.sandbox.discovery_files:
         # At a place there is a socket, too.
         assert file.stat().st_mode & 0o777 == (0o700 if file.is_socket() else 0o600)
-    gemini = () if stage.far else stage.sandbox.tmp.glob("gemini/ide/*")
+    gemini = () if stage.far else stage.sandbox.tmp.glob("gemini/ide/gemini-*")
     for file in (*stage.sandbox.lock_files, *gemini):
         assert json.loads(file.read_text())["workspacePath"] == str(stage.sandbox.project)
     stage.start_cli()

@@ -534,7 +534,7 @@
   (should-not (safe-local-variable-p 'qwen-companion-exposure 'show))
   (with-temp-buffer
     (rename-buffer "no file" t)
-    (qwen-companion-test-refused "no file visits no file" (qwen-companion-toggle-exclusion))))
+    (qwen-companion-test-refused "no file is not visiting a file" (qwen-companion-toggle-exclusion))))
 
 (ert-deftest qwen-companion-context-test-mode-line-marks-unsaved-text ()
   "The file that a CLI is told of, only while there is a CLI."

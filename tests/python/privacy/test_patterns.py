@@ -178,7 +178,7 @@ def test_a_line_with_many_asterisks_excludes_more_rather_than_less() -> None:
 
 def test_a_file_that_cannot_be_used_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
     assert read(str(tmp_path / "none")) is None
-    with pytest.raises(RuleFileError, match="no regular file"):
+    with pytest.raises(RuleFileError, match="not a regular file"):
         read(str(tmp_path))
     (tmp_path / "long").write_text("a" * 1001)
     with pytest.raises(RuleFileError, match="line of more than 1000 characters"):
