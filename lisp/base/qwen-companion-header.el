@@ -273,16 +273,22 @@ Point stays on its row; from the names of the columns it goes to the first."
     (forward-line)))
 
 (defun qwen-companion-header--fit-columns ()
-  "Take those columns of the list that have room in a line of its window."
+  "Take those columns of the list that have room in a line of its window.
+Where there is more room than they need, give some to the first two."
   (pcase-let ((`(,columns . ,count) qwen-companion-header--columns)
               (window (get-buffer-window nil 0)))
     (when (and count window)
-      (setq tabulated-list-format
-            (if (< (window-width window)
-                   (+ tabulated-list-padding qwen-companion-header--rest-width
-                      (cl-loop for (_ width) across columns sum (1+ width))))
-                (seq-subseq columns 0 count)
-              columns))
+      (let ((room (- (window-width window) tabulated-list-padding
+                     qwen-companion-header--rest-width
+                     (cl-loop for (_ width) across columns sum (1+ width)))))
+        (setq tabulated-list-format
+              (if (< room 0)
+                  (seq-subseq columns 0 count)
+                (cl-loop with more = (min 12 (/ room 2))
+                         for (name width . rest) across columns
+                         for index from 0
+                         vconcat (list (cons name (cons (if (< index 2) (+ width more) width)
+                                                        rest)))))))
       (unless (cl-find (car tabulated-list-sort-key) tabulated-list-format
                        :key #'car :test #'equal)
         (setq tabulated-list-sort-key nil))

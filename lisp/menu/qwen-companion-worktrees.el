@@ -504,7 +504,7 @@ Info node `(qwen-companion)Several agents at once' is about it.
 \\{qwen-companion-worktrees-mode-map}"
   :interactive nil
   (setq tabulated-list-format
-        [("Worktree" 9 t) ("Branch" 16 t) ("CLI" 9 t) ("State" 9 t)
+        [("Worktree" 9 t) ("Branch" 16 t) ("CLI" 10 t) ("State" 9 t)
          ("Files" 5 nil :right-align t) ("Commits" 7 nil)
          ("Conflicts" 9 nil :right-align t) ("Tokens" 6 nil :right-align t)
          ("Turn" 0 nil)]

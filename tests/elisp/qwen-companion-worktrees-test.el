@@ -87,7 +87,7 @@
             (append '(:head "") (qwen-companion-worktrees-test--tree "lost" :files 1))
             (list :path "/other/disk/far" :branch "far" :head "1"))
       nil nil
-    (should (string-match-p "two words +….*two words +3"
+    (should (string-match-p "two words +[^ ].*two words +3"
                             (qwen-companion-worktrees-test--line "two words")))
     (should (equal "Remove worktree two words and lose what is not committed in 2 files, 1 commit of repositories in it that no remote has, what git ignores there? "
                    (qwen-companion-worktrees-test--question)))
