@@ -265,12 +265,13 @@ SUMMARY is a function that returns the beginning of the header line, (NAME
 
 (defun qwen-companion-header-print-list ()
   "Print the list of the current buffer.
-Point stays on its row; from the names of the columns it goes to the first."
-  (qwen-companion-header--fit-columns)
-  (tabulated-list-print t)
-  (unless (tabulated-list-get-id)
-    (goto-char (point-min))
-    (forward-line)))
+Point stays on its row; at first it is on the first one."
+  (let ((new (zerop (buffer-size))))
+    (qwen-companion-header--fit-columns)
+    (tabulated-list-print t)
+    (when new
+      (goto-char (point-min))
+      (forward-line))))
 
 (defun qwen-companion-header--fit-columns ()
   "Take those columns of the list that have room in a line of its window.

@@ -500,22 +500,27 @@ another editor or to none.  The list follows them.
 
 (defun qwen-companion-session-list-help (&rest _)
   "Return the CLIs that wait for the user, longest first, and the states of all.
-This is for `help-echo'."
-  (concat
-   (mapconcat (lambda (session)
-                (format "%s in %s %s since %s%s\n"
-                        (qwen-companion-layer-name session)
-                        (qwen-companion-untrusted-line
-                         (qwen-companion-session-list--project session))
-                        (qwen-companion-session-list--state session)
-                        (qwen-companion-layer-duration
-                         (- (float-time) (/ (qwen-companion-session-list--since session) 1000.0)))
-                        (let ((last (qwen-companion-session-list--last session)))
-                          (if (string-empty-p last)
-                              ""
-                            (concat ": " (qwen-companion-untrusted-line last))))))
-              (qwen-companion-session-list--waiting) "")
-   (qwen-companion-layer-help)))
+Return nil when there is nothing to say.  This is for `help-echo'."
+  (let ((text (concat (mapconcat #'qwen-companion-session-list--waiting-line
+                                 (qwen-companion-session-list--waiting) "")
+                      (qwen-companion-layer-help))))
+    (unless (string-empty-p text)
+      (string-trim-right text))))
+
+(defun qwen-companion-session-list--waiting-line (session)
+  "Return a line on SESSION, which waits for the user."
+  (let ((since (qwen-companion-session-list--since session))
+        (last (qwen-companion-session-list--last session)))
+    (concat
+     (format "%s in %s %s"
+             (qwen-companion-layer-name session)
+             (qwen-companion-untrusted-line (qwen-companion-session-list--project session))
+             (qwen-companion-session-list--state session))
+     (unless (zerop since)
+       (format " since %s" (qwen-companion-layer-duration (- (float-time) (/ since 1000.0)))))
+     (unless (string-empty-p last)
+       (concat ": " (qwen-companion-untrusted-line last)))
+     "\n")))
 
 (defun qwen-companion-session-list-waiting ()
   "Return the CLIs and chats that wait for the user, CLIs the longest first.

@@ -65,7 +65,7 @@ class Task:
         self._scope.cancel()
         await self._ended.wait()
 
-    async def run(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    async def run(self, work: Callable[..., Awaitable[object]], *arguments: object) -> None:
         """Run the task; for `Tasks`."""
         try:
             with self._scope:
@@ -100,7 +100,7 @@ class Tasks:
             finally:
                 self._group = None
 
-    def start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> Task:
+    def start(self, work: Callable[..., Awaitable[object]], *arguments: object) -> Task:
         """Start the task `work(*arguments)` now, or before `async with`, then."""
         task = Task()
 

@@ -181,7 +181,8 @@ in them."
      ,@body))
 
 (defconst qwen-companion-chat-recorded-test--once
-  '(("  C-c C-a n  Reject" option)
+  '(("  C-c C-v    show all of it")
+    ("  C-c C-a n  Reject" option)
     ("  C-c C-a y  Allow" option)
     ("  C-c C-a !  Allow All Edits  holds for the rest of this session" option)
     ("  C-c C-a d  dismiss without an answer"))
