@@ -138,7 +138,7 @@ class Session:
             self.emacs.call("turns-settle")
 
     def _runs(self) -> bool:
-        for path in Path(self.emacs.environ["XDG_STATE_HOME"]).rglob("journal.sqlite"):
+        for path in Path(self.emacs.environ["XDG_STATE_HOME"]).glob("qwen-companion/journal/*/*/journal.sqlite"):
             with closing(sqlite3.Connection(f"{path.as_uri()}?mode=ro", uri=True)) as record:
                 if record.execute("select 1 from turns where end is null").fetchone() is not None:
                     return True
