@@ -96,7 +96,7 @@ COLUMNS that the list has no room for come in a second line."
     (tabulated-list-print-entry id (qwen-companion-buffers--fold columns))))
 
 (defun qwen-companion-buffers--fold (columns)
-  "Return COLUMNS with those that the list has no room for at the end of the last."
+  "Return COLUMNS; those without room go into a second line of the last one."
   (let* ((count (length tabulated-list-format))
          (rest (delete "" (append (seq-subseq columns count) nil))))
     (if (= count (length columns))

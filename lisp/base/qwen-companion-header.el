@@ -28,7 +28,6 @@
 (defvar tabulated-list-padding)
 (defvar tabulated-list-sort-key)
 (defvar tabulated-list-use-header-line)
-(declare-function tabulated-list-get-id "tabulated-list" (&optional pos))
 (declare-function tabulated-list-init-header "tabulated-list" ())
 (declare-function tabulated-list-print "tabulated-list" (&optional remember-pos update))
 

@@ -50,7 +50,7 @@ nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
 permission bits of the file, `link' (the bytes are its target), or nil.
 BINARY is non-nil when the bytes are not those of a text, PLAIN when the
 file is known to have no extended attributes but those that Emacs keeps,
-APART when its other names on the disk are those of another file.
+APART when its hard links belong to another file, which is not to change.
 LABELS are those of the texts in a conflict."
   root path from base target base-mode target-mode binary plain apart
   (labels qwen-companion-conflicts-undo-labels))

@@ -55,7 +55,7 @@ name."
 
 (defun qwen-companion-problems-disabled ()
   "Return the names of the checkers that Flymake has disabled in this buffer.
-Leave out one of older versions, which fails in most modes."
+Leave out its legacy checker, which fails in most modes."
   (and (bound-and-true-p flymake-mode)
        (mapcar #'qwen-companion-problems--source
                (remq 'flymake-proc-legacy-flymake (flymake-disabled-backends)))))

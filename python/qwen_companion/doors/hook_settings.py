@@ -113,7 +113,7 @@ class CommandHook:
         options = ("-q", "-fs", "--noproxy", "*", "--max-time", str(_CURL_TIMEOUT_S), "--data-binary", "@-")
         headers = ("-H", f"@{self.header}", "-H", "Content-Type: application/json", "-H", "Expect:")
         call = shlex.join((self.curl, *options, *headers, _edit_url(port)))
-        # In that mode the user has just been asked.  Behind "tool_input", the model decides what stands there.
+        # In mode default the user was just asked.  What follows "tool_input" is written by the model: do not search it.
         asked = """case ${event%%'"tool_input"'*} in *'"permission_mode":"default"'*)"""
         no_answer = f"{asked} none={{}} ;; *) none={shlex.quote(json.dumps(ask(NO_ANSWER)))} ;; esac"
         # A CLI that ends kills its hooks.  It reads what stands there where the hook has given no answer.

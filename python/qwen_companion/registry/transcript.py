@@ -109,7 +109,7 @@ class Transcript(Recording):
             if self._calls:
                 self._state = replace(state, activity=WORKING, since=state.since or now, tool_since=now)
             else:
-                # One that is cancelled has no more than what had come of it.  The CLI then begins with it anew.
+                # A cancelled answer is recorded as far as it had come, without its usage.
                 whole = self._answered or "usageMetadata" in entry
                 self._end(IDLE if whole else CANCELLED, now, last_line("".join(texts)))
         elif kind == "tool_result":
