@@ -123,12 +123,14 @@ all the same.")
     "  u -your unsaved text as a third party\n")
    (t "")))
 
-(defun qwen-companion-review-ediff--brief-help ()
-  "Return the help shown in the control panel, in lines that fit its window."
+(defun qwen-companion-review-ediff--brief-help (&optional way)
+  "Return the help shown in the control panel, in lines that fit its window.
+It begins with WAY, the key that goes there, if that is non-nil."
   (let ((column 0) (width (window-width)) parts)
     (pcase-dolist (`(,keys . ,label)
                    (delq nil
-                         `((qwen-companion-diff-accept . "accept")
+                         `(,(and way (cons way "goes here, then"))
+                           (qwen-companion-diff-accept . "accept")
                            (qwen-companion-diff-reject . "reject")
                            (qwen-companion-diff-bury . "put aside")
                            ,(qwen-companion-review-ediff--unsaved-help)
@@ -273,7 +275,25 @@ Ediff would centre the lines."
                     (- (save-excursion
                          (goto-char (point-min))
                          (current-indentation))))
-    (set-buffer-modified-p modified)))
+    (set-buffer-modified-p modified))
+  (qwen-companion-review-ediff--show-way control))
+
+(defun qwen-companion-review-ediff--show-way (control)
+  "Show how to get to CONTROL, a control panel, in it while the user is elsewhere."
+  (with-current-buffer control
+    (remove-overlays nil nil 'qwen-companion-review-ediff t)
+    (when-let* ((way (qwen-companion-review-way))
+                (window (get-buffer-window control t))
+                (overlay (make-overlay (point-min) (point-max))))
+      (overlay-put overlay 'qwen-companion-review-ediff t)
+      (overlay-put overlay 'display
+                   (with-selected-window window
+                     (qwen-companion-review-ediff--brief-help way))))))
+
+(cl-defmethod qwen-companion-review-selection-changed ((_style (eql 'ediff)) proposal)
+  "Show the way to the control panel of PROPOSAL in it, or its keys alone."
+  (when-let* ((control (qwen-companion-review-windows-control proposal)))
+    (qwen-companion-review-ediff--show-way control)))
 
 (defun qwen-companion-review-ediff--panel-mode-line ()
   "Return the mode line of the control panel: file and place."

@@ -113,6 +113,11 @@ is the front end that shows it.")
 The header lines of the buffers update themselves."
   nil)
 
+(cl-defgeneric qwen-companion-review-selection-changed (_style _proposal)
+  "Tell STYLE that the user has gone to another window than before.
+The header lines of the buffers update themselves."
+  nil)
+
 (cl-defgeneric qwen-companion-review-style (_kind _proposal)
   "Return the front end for a proposal of a KIND with one of its own, else nil."
   nil)
@@ -751,29 +756,40 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 (defun qwen-companion-review--user-buffer ()
   "Return the buffer that the user is in, also while another window is drawn."
   (let ((window (old-selected-window)))
-    (window-buffer (or (and (window-minibuffer-p window) (minibuffer-selected-window))
-                       (and (window-live-p window) window)))))
+    (window-buffer (and (window-live-p window)
+                        (or (and (window-minibuffer-p window) (minibuffer-selected-window))
+                            window)))))
 
-(defun qwen-companion-review-mode-keys (&optional mode)
-  "Return the keys of MODE as `qwen-companion-header-mode-keys' where they work.
-While the user is elsewhere than in this review, return how to get here."
+(defun qwen-companion-review-way ()
+  "Return the key that goes to this review while the user is elsewhere, else nil."
   (let ((buffer (qwen-companion-review--user-buffer)))
-    (if (eq qwen-companion-proposal-current
-            (buffer-local-value 'qwen-companion-proposal-current buffer))
-        (qwen-companion-header-mode-keys mode)
+    (unless (eq qwen-companion-proposal-current
+                (buffer-local-value 'qwen-companion-proposal-current buffer))
       (let ((key (with-current-buffer buffer
                    (and qwen-companion-review-keys-mode
                         (where-is-internal #'qwen-companion-review
                                            (list qwen-companion-review-keys-mode-map) t)))))
-        `((-1 . ,(concat (propertize (if key
-                                         (key-description key)
-                                       "M-x qwen-companion-review")
-                                     'face 'help-key-binding)
-                         " goes here")))))))
+        (propertize (if key (key-description key) "M-x qwen-companion-review")
+                    'face 'help-key-binding)))))
+
+(defun qwen-companion-review-mode-keys (&optional mode)
+  "Return the keys of MODE as `qwen-companion-header-mode-keys' where they work.
+While the user is elsewhere than in this review, return how to get here."
+  (if-let* ((way (qwen-companion-review-way)))
+      `((-1 . ,(concat way " goes here")))
+    (qwen-companion-header-mode-keys mode)))
 
 (defun qwen-companion-review--selection-changed (_frame)
-  "Update the header lines: other keys work where the user is now."
-  (force-mode-line-update t))
+  "Update what reviews say of keys: others work where the user is now."
+  (force-mode-line-update t)
+  ;; `old-selected-window' is that of before in this hook.
+  (run-at-time 0 nil #'qwen-companion-review--tell-selection))
+
+(defun qwen-companion-review--tell-selection ()
+  "Tell the front ends that the user has gone to another window."
+  (dolist (proposal (qwen-companion-proposals))
+    (qwen-companion-review-selection-changed
+     (qwen-companion-proposal-style proposal) proposal)))
 
 (defun qwen-companion-review--set-header (side)
   "Set the header line of the current buffer to say that it is SIDE."

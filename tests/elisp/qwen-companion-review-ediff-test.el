@@ -434,6 +434,13 @@
                 (should (eq (and (string-search "accept" shown) t)
                             (and (string-search "accept" header) t)))))
             (when (eq style 'ediff)
+              (qwen-companion-review--tell-selection)
+              (with-current-buffer (qwen-companion-review-windows-control proposal)
+                (should (string-prefix-p
+                         (if (string-suffix-p "goes here" shown)
+                             (concat shown ", then   C-c C-c accept")
+                           "C-c C-c accept")
+                         (or (get-char-property (point-min) 'display) (buffer-string)))))
               ;; The other side does not repeat that, nor the keys of the panel.
               (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
                 (should (string-match-p "\\` a\\.txt: on disk\\'"
