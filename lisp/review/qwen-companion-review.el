@@ -761,7 +761,7 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
                             window)))))
 
 (defun qwen-companion-review-way ()
-  "Return the key that goes to this review while the user is elsewhere, else nil."
+  "Return the key to this review while the user is elsewhere, else nil."
   (let ((buffer (qwen-companion-review--user-buffer)))
     (unless (eq qwen-companion-proposal-current
                 (buffer-local-value 'qwen-companion-proposal-current buffer))

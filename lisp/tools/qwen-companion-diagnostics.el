@@ -113,8 +113,9 @@ or after `qwen-companion-diagnostics--wait' seconds."
          (reported-p ()
            (or (not wait)
                (qwen-companion-servers-settled-p wait)
-               ;; A server that is asked for its reports publishes none.
-               (and (not (qwen-companion-servers-heard-p wait))
+               ;; A server that is asked for its reports publishes none.  Else
+               ;; a report on another file may show the old problems anew.
+               (and (not (qwen-companion-servers-publishes-p wait))
                     (not (equal first (qwen-companion-diagnostics--raw))))))
          (look ()
            (if (not (buffer-live-p buffer))

@@ -236,12 +236,13 @@ The first is the least; the other is for a server that is not known yet.")
                (:constructor qwen-companion-servers--make-watch)
                (:copier nil))
   "The reports of a server so far.
-VERSIONED is non-nil when it has said which text a report is about.  PAUSE
+PUBLISHED is non-nil when there is one.  VERSIONED is non-nil when the
+server has said which text a report is about.  PAUSE
 is the longest time between two reports on one text, in seconds, nil when
 that was never measured.  WAITS are those that are on, by files.
 UNREPORTED has a key for each file that was opened, or closed, and not
 reported on since."
-  versioned pause (waits (make-hash-table :test #'equal))
+  published versioned pause (waits (make-hash-table :test #'equal))
   (unreported (make-hash-table :test #'equal)))
 
 (cl-defstruct (qwen-companion-servers--wait
@@ -340,6 +341,7 @@ Return nil when that cannot be done."
               (file (qwen-companion-servers--file (qwen-companion-servers-get report :uri))))
     (let ((unreported (qwen-companion-servers--watch-unreported watch))
           (empty (zerop (length (qwen-companion-servers-get report :diagnostics)))))
+      (setf (qwen-companion-servers--watch-published watch) t)
       (when (integerp version)
         (setf (qwen-companion-servers--watch-versioned watch) t))
       (if (and empty
@@ -413,6 +415,10 @@ none whose reports can be seen."
   "Return non-nil when the server of WAIT has reported since the text changed.
 That may be on an earlier text."
   (qwen-companion-servers--wait-heard wait))
+
+(defun qwen-companion-servers-publishes-p (wait)
+  "Return non-nil when the server of WAIT has reported on some file."
+  (qwen-companion-servers--watch-published (qwen-companion-servers--wait-watch wait)))
 
 (defun qwen-companion-servers-reported-p (wait)
   "Return non-nil when the last report of the server of WAIT is on its text."

@@ -294,8 +294,9 @@ What the server says of the new text comes after that, perhaps in steps."
 
 (ert-deftest qwen-companion-diagnostics-test-lsp-mode ()
   "With a stand-in for lsp-mode and its server.
-When Flymake starts, it reports what it knew; what the server says of the
-new text, which it would get a second later by itself, comes afterwards."
+When Flymake starts, or the server reports on another file, it reports what
+it knew; what the server says of the new text, which it would get a second
+later by itself, comes afterwards."
   (qwen-companion-diagnostics-test--with "fine\n"
     (let* ((lsp--default-notification-handlers (make-hash-table :test #'equal))
            (buffer (current-buffer))
@@ -308,9 +309,16 @@ new text, which it would get a second later by itself, comes afterwards."
                                    (funcall function known :region (cons (point-min) (point-max)))))
                     (funcall report))))
       (puthash "textDocument/publishDiagnostics"
-               (lambda (_workspace _report)
+               (lambda (_workspace about)
                  (with-current-buffer buffer
-                   (setq known (qwen-companion-diagnostics-test--found))
+                   (setq known (if (string-suffix-p "a.txt" (plist-get about :uri))
+                                   (qwen-companion-diagnostics-test--found)
+                                 (mapcar (lambda (problem)
+                                           (flymake-make-diagnostic
+                                            buffer (point-max) (point-max)
+                                            (flymake-diagnostic-type problem)
+                                            (flymake-diagnostic-text problem)))
+                                         known)))
                    (funcall report)))
                lsp--default-notification-handlers)
       (cl-letf (((symbol-function 'lsp-workspaces) (lambda () '(workspace)))
@@ -318,14 +326,15 @@ new text, which it would get a second later by itself, comes afterwards."
                  (lambda () (list :uri (concat "file://" buffer-file-name) :version 1)))
                 ((symbol-function 'lsp--flush-delayed-changes)
                  (lambda ()
-                   (run-at-time
-                    0.1 nil
-                    (lambda ()
-                      (funcall (gethash "textDocument/publishDiagnostics"
-                                        lsp--default-notification-handlers)
-                               'workspace
-                               (list :uri (concat "file://" (buffer-file-name buffer))
-                                     :diagnostics [])))))))
+                   (pcase-dolist (`(,delay . ,file) `((0.05 . "/other.txt")
+                                                      (0.1 . ,(buffer-file-name buffer))))
+                     (run-at-time
+                      delay nil
+                      (lambda ()
+                        (funcall (gethash "textDocument/publishDiagnostics"
+                                          lsp--default-notification-handlers)
+                                 'workspace
+                                 (list :uri (concat "file://" file) :diagnostics []))))))))
         (flymake-start)
         (should (string-search "error: bad"
                                (cdar (qwen-companion-diagnostics-test--edit
