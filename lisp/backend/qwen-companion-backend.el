@@ -32,19 +32,6 @@
 (unless (featurep 'epc)
   (user-error "The package epc, which qwen-companion needs, is not installed; add MELPA to `package-archives', then M-x package-install RET epc"))
 
-(defcustom qwen-companion-wire-log nil
-  "Whether the Python process records all messages, for a bug report.
-The record has those of Emacs and of the CLIs, from the start of the
-process on: set this, turn the mode off and on, repeat what goes wrong,
-and save it with \\[qwen-companion-save-wire-log].  With t, texts and
-names of files are replaced by others of the same length; with `texts'
-they are recorded as they are.  No secret is recorded.  The record ends
-at 16 MiB."
-  :group 'qwen-companion
-  :type '(choice (const :tag "No record" nil)
-                 (const :tag "Without texts and names of files" t)
-                 (const :tag "With texts and names of files" texts)))
-
 (defvar qwen-companion-state-functions nil
   "Abnormal hook run when the state of the companion changes.
 Each function gets the new state, see `qwen-companion-state'.")
@@ -379,10 +366,6 @@ when the process is killed, no other user can take the port."
             :reserve (and reserve (process-contact reserve :service))
             :token (or qwen-companion-backend--token "")
             :spool (qwen-companion-backend-spool)
-            :wire-log (pcase qwen-companion-wire-log
-                        ('nil nil)
-                        ('texts 'texts)
-                        (_ 'redacted))
             :sessions (qwen-companion-backend-sessions)
             :proposals (funcall qwen-companion-backend-proposals-function)))
      "\n")))
@@ -951,38 +934,6 @@ Either message may come first."
   "Show the log of the Python process."
   (interactive)
   (pop-to-buffer (qwen-companion-backend--log-buffer)))
-
-(defun qwen-companion-save-wire-log (file &optional confirm)
-  "Save the record of messages that `qwen-companion-wire-log' asks for in FILE.
-With CONFIRM non-nil, as by the command, ask before replacing FILE.
-The record is kept while the mode is on."
-  (interactive
-   (progn (qwen-companion-backend--wire-log)
-          (list (read-file-name "Save the wire log in: " nil nil nil
-                                "qwen-companion-wire-log")
-                t)))
-  (let ((record (qwen-companion-backend--wire-log))
-        (file (expand-file-name file)))
-    (with-file-modes #o600
-      (copy-file record file (if confirm 1 t)))
-    (set-file-modes file #o600)
-    (message "Saved the wire log in %s; read it before you send it"
-             (abbreviate-file-name file))))
-
-(defun qwen-companion-backend-wire-log-file ()
-  "Return the name of the record of messages, or nil."
-  (let* ((spool (qwen-companion-backend-spool))
-         (record (and spool (expand-file-name "wire-log" spool))))
-    (and record (file-exists-p record) record)))
-
-(defun qwen-companion-backend--wire-log ()
-  "Return the name of the record of messages, or signal that there is none."
-  (cond
-   ((qwen-companion-backend-wire-log-file))
-   (qwen-companion-wire-log
-    (user-error "No wire log yet; turn `qwen-companion-mode' off and on, then repeat what went wrong"))
-   (t
-    (user-error "No wire log; set `qwen-companion-wire-log' to t, turn `qwen-companion-mode' off and on, then repeat what went wrong"))))
 
 ;;; A new environment
 

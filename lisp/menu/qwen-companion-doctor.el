@@ -10,6 +10,8 @@
 ;; Lisp part here, the rest in a Python process of its own
 ;; (`qwen_companion/doctor.py'), which works without the backend.  The report
 ;; has no secret and no content of a file, so that it can be sent to others.
+;; `qwen-companion-report-bug' adds what the inspector has, without names of
+;; files.
 
 ;;; Code:
 
@@ -19,6 +21,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-header)
+(require 'qwen-companion-inspector)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
@@ -44,6 +47,9 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
 
 (defvar-local qwen-companion-doctor--process nil
   "The process that makes the rest of the checks, nil when it has ended.")
+
+(defvar-local qwen-companion-doctor--finished-function #'ignore
+  "Function to call, in the buffer of the report, when it is whole.")
 
 ;;; Checks of Emacs
 
@@ -246,7 +252,8 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                            (unless (string-empty-p said)
                              (concat ": " (car (last (split-string said "\n"))))))
                    (qwen-companion-environment-remedy))))
-          (qwen-companion-doctor--show))))))
+          (qwen-companion-doctor--show)
+          (funcall qwen-companion-doctor--finished-function))))))
 
 ;;; The report
 
@@ -341,7 +348,8 @@ Info node `(qwen-companion)When something does not work' is about it.
   "Make the current report anew."
   (when (process-live-p qwen-companion-doctor--process)
     (delete-process qwen-companion-doctor--process))
-  (setq qwen-companion-doctor--checks
+  (setq qwen-companion-doctor--finished-function #'ignore
+        qwen-companion-doctor--checks
         (reverse (append (qwen-companion-doctor--emacs)
                          (list (qwen-companion-doctor--checkers))
                          (qwen-companion-doctor--companion))))
@@ -361,6 +369,57 @@ Info node `(qwen-companion)When something does not work' is about it.
 \\<qwen-companion-doctor-mode-map>\\[qwen-companion-doctor-copy] copies the report for a bug report."
   (interactive)
   (pop-to-buffer (qwen-companion-doctor--report)))
+
+;;; For a bug report
+
+(defun qwen-companion-doctor--redact (text)
+  "Return TEXT with other names for projects, the home directory and the host."
+  (let ((case-fold-search nil)
+        (directories (seq-uniq
+                      (mapcar #'directory-file-name
+                              (delq nil (append (qwen-companion-roots-published)
+                                                (mapcar #'qwen-companion-session-directory
+                                                        (qwen-companion-backend-sessions))))))))
+    (cl-loop for directory in (cl-sort directories #'> :key #'length)
+             for number from 1
+             for name = (file-name-nondirectory directory)
+             do (dolist (written (list (abbreviate-file-name directory) directory))
+                  (setq text (string-replace written (format "<project %d>" number) text)))
+             unless (string-empty-p name)
+             do (setq text (replace-regexp-in-string
+                            (concat "\\_<" (regexp-quote name) "\\_>")
+                            (format "<project %d>" number) text t t)))
+    (replace-regexp-in-string
+     (concat "\\_<" (regexp-quote (system-name)) "\\_>") "<host>"
+     (string-replace (directory-file-name (expand-file-name "~/")) "~" text) t t)))
+
+;;;###autoload
+(defun qwen-companion-report-bug ()
+  "Begin a bug report in a buffer of its own, for you to complete and send.
+It has the checks of `qwen-companion-doctor' and when each CLI was told
+how much, but no secret, no text, and no name of a file of a project."
+  (interactive)
+  (unless (eq 'off (qwen-companion-state))
+    (qwen-companion-inspector-open))
+  (let ((report (generate-new-buffer "*qwen-companion bug report*")))
+    (with-current-buffer report
+      (text-mode)
+      (insert "What I did:\n\n\nWhat happened:\n\n\nWhat I expected:\n\n\n"))
+    (with-current-buffer (qwen-companion-doctor--report)
+      (let ((finish (lambda ()
+                      (let ((checks (buffer-string)))
+                        (qwen-companion-buffers-when-live report
+                          (save-excursion
+                            (goto-char (point-max))
+                            (insert (qwen-companion-doctor--redact
+                                     (substring-no-properties
+                                      (concat checks "\n"
+                                              (qwen-companion-inspector-summary)))))))))))
+        (if qwen-companion-doctor--process
+            (setq qwen-companion-doctor--finished-function finish)
+          (funcall finish))))
+    (pop-to-buffer report)
+    (goto-char (line-beginning-position 2))))
 
 (defun qwen-companion-doctor-batch ()
   "Print the report, and exit with status 1 if a check has failed.

@@ -447,24 +447,27 @@ It is the LAST one of its session or not."
                     (qwen-companion-inspector--age
                      (qwen-companion-hook-answer-time (car answers)) now))
             (when folded (qwen-companion-inspector--annotate " ...")))
-           (unless folded
-             (mapconcat
-              (lambda (answer)
-                (concat
-                 "    "
-                 (qwen-companion-untrusted-text
-                  (string-trim (concat (qwen-companion-hook-answer-event answer) " "
-                                       (qwen-companion-hook-answer-tool answer))))
-                 (qwen-companion-inspector--annotate
-                  (format "  %d x, last %s ago  "
-                          (qwen-companion-hook-answer-count answer)
-                          (qwen-companion-inspector--age
-                           (qwen-companion-hook-answer-time answer) now)))
-                 (qwen-companion-untrusted-text
-                  (qwen-companion-hook-answer-answer answer))
-                 "\n"))
-              answers ""))
+           (unless folded (qwen-companion-inspector--answer-lines answers now))
            (when last "\n")))))
+
+(defun qwen-companion-inspector--answer-lines (answers now)
+  "Return a line for each of ANSWERS to hooks, at the time NOW."
+  (mapconcat
+   (lambda (answer)
+     (concat
+      "    "
+      (qwen-companion-untrusted-text
+       (string-trim (concat (qwen-companion-hook-answer-event answer) " "
+                            (qwen-companion-hook-answer-tool answer))))
+      (qwen-companion-inspector--annotate
+       (format "  %d x, last %s ago  "
+               (qwen-companion-hook-answer-count answer)
+               (qwen-companion-inspector--age
+                (qwen-companion-hook-answer-time answer) now)))
+      (qwen-companion-untrusted-text
+       (qwen-companion-hook-answer-answer answer))
+      "\n"))
+   answers ""))
 
 (defun qwen-companion-inspector--call-items (now)
   "Return the items about the tools that models have used, at the time NOW."
@@ -489,19 +492,21 @@ It is the LAST one of its session or not."
            (qwen-companion-untrusted-text
             (qwen-companion-tool-called-request message))
            (qwen-companion-inspector--annotate
-            (format "  %s%d bytes, %d ms, %s ago, %s"
-                    (if (qwen-companion-tool-called-failed message) "refused, " "")
-                    (qwen-companion-tool-called-size message)
-                    (qwen-companion-tool-called-ms message)
-                    (qwen-companion-inspector--age
-                     (qwen-companion-tool-called-called message) now)
-                    (qwen-companion-untrusted-text
-                     (qwen-companion-tool-called-client message))))
+            (qwen-companion-inspector--call-facts message now))
            "\n"
            (unless (qwen-companion-inspector--folded-p key t)
              (qwen-companion-inspector--block
               (qwen-companion-untrusted-text
                (qwen-companion-inspector--call-text call) t)))))))
+
+(defun qwen-companion-inspector--call-facts (message now)
+  "Return how the call of a tool in MESSAGE ended, at the time NOW."
+  (format "  %s%d bytes, %d ms, %s ago, %s"
+          (if (qwen-companion-tool-called-failed message) "refused, " "")
+          (qwen-companion-tool-called-size message)
+          (qwen-companion-tool-called-ms message)
+          (qwen-companion-inspector--age (qwen-companion-tool-called-called message) now)
+          (qwen-companion-untrusted-text (qwen-companion-tool-called-client message))))
 
 (defun qwen-companion-inspector--json-item (id report)
   "Return the item of the JSON of REPORT to the session ID."
@@ -567,6 +572,42 @@ It is the LAST one of its session or not."
          (last (car (last items))))
     (setcdr last (concat (cdr last) "\n"))
     items))
+
+;;; For a bug report
+
+(defun qwen-companion-inspector-summary ()
+  "Return when each CLI was told how much, without texts and names of files.
+Return nil when there is no inspector."
+  (qwen-companion-inspector--with-buffer
+    (let ((now (float-time)))
+      (concat
+       (mapconcat (lambda (session)
+                    (qwen-companion-inspector--session-summary session now))
+                  (qwen-companion-backend-sessions) "")
+       (mapconcat (lambda (call)
+                    (let ((message (qwen-companion-inspector--call-message call)))
+                      (concat "Tool "
+                              ;; The rest are arguments.
+                              (car (split-string (qwen-companion-tool-called-request message)))
+                              (qwen-companion-inspector--call-facts message now)
+                              "\n")))
+                  qwen-companion-inspector--calls "")))))
+
+(defun qwen-companion-inspector--session-summary (session now)
+  "Return lines about SESSION for a bug report, at the time NOW."
+  (let* ((id (qwen-companion-session-id session))
+         (report (qwen-companion-inspector--report-of id))
+         (answers (cdr (assoc id qwen-companion-inspector--answers))))
+    (concat (qwen-companion-inspector--label session)
+            (if report
+                (format ": %d bytes of context, %s ago\n"
+                        (string-bytes (qwen-companion-inspector--report-text report))
+                        (qwen-companion-inspector--age
+                         (qwen-companion-inspector--report-sent report) now))
+              ": no context\n")
+            ;; A colon leads the words of the user.
+            (replace-regexp-in-string
+             ": .*$" "" (qwen-companion-inspector--answer-lines answers now)))))
 
 ;;; Drawing
 
@@ -759,7 +800,7 @@ One that has just come up knows nothing of it."
     ;; No window has shown it.
     (qwen-companion-inspector--with-buffer (kill-buffer))))
 
-(defun qwen-companion-inspector--open ()
+(defun qwen-companion-inspector-open ()
   "Return the inspector, made if need be."
   (unless qwen-companion-inspector--buffer
     (with-current-buffer
@@ -779,7 +820,7 @@ buffer follows all changes while a window shows it."
   (interactive)
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and no CLI is told anything; turn it on with M-x qwen-companion-mode"))
-  (pop-to-buffer (qwen-companion-inspector--open))
+  (pop-to-buffer (qwen-companion-inspector-open))
   (qwen-companion-timers-update-visible))
 
 (provide 'qwen-companion-inspector)

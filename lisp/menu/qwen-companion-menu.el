@@ -343,8 +343,7 @@ They are those of its `:type', a `choice' or a boolean.")
         "--"
         ("G" "What is on" qwen-companion-welcome)
         ("L" "Log" qwen-companion-log)
-        ("J" "Wire log" qwen-companion-save-wire-log
-         (unless (qwen-companion-backend-wire-log-file) "no record"))
+        ("J" "Report bug" qwen-companion-report-bug)
         ("I" "Install" qwen-companion-install-backend
          (unless (qwen-companion-environment-base) "no Python"))
         ("U" "Uninstall" qwen-companion-uninstall

@@ -55,7 +55,6 @@ from qwen_companion.transcripts.meter import Meter
 
 if TYPE_CHECKING:
     from qwen_companion.ide.server import McpServer
-    from qwen_companion.wire_log import WireLog
 
 _log = logging.getLogger(__name__)
 
@@ -138,8 +137,7 @@ class Companion:
         self._listener = mcp_listener
         self._port: int = mcp_listener.getsockname()[1]
         self._spool = Spool(hello.spool)
-        self._wire_log = _wire_log(hello, token, self._spool.directory)
-        self._bridge = Bridge(epc_listener, hello.secret, self._spool, self._wire_log)
+        self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         self._distributor = self._make_distributor()
         self._places = self._make_places()
         self._sessions = self._make_sessions()
@@ -318,8 +316,6 @@ class Companion:
             raise first_error(error) from None
         finally:
             self._bridge.close()
-            if self._wire_log is not None:
-                self._wire_log.close()
             if self._emacs_is_gone:
                 self._spool.remove()
 
@@ -419,25 +415,10 @@ class Companion:
             TOOL_PATH: Door(self._tool_server, tool_secret(self._token)),
         }
         server = self._server = McpServer(
-            self._listener, self._token, self._sessions, self._diff_tools, doors, self._wire_log, self._places.keys
+            self._listener, self._token, self._sessions, self._diff_tools, doors, self._places.keys
         )
         await server.serve(lambda: self._bridge.tell(messages.Serving()))
         self._ended.set()
-
-
-def _wire_log(hello: messages.Hello, token: str, directory: str) -> WireLog | None:
-    """Return the record of the wires in `directory`, with the start in it, if Emacs asks for one."""
-    if hello.wire_log is None:
-        return None
-    from qwen_companion.wire_log import WireLog
-
-    log = WireLog(directory, (token, hello.secret, door_secret(token), tool_secret(token)), hello.wire_log == "texts")
-    sessions = [item.session for item in hello.sessions]
-    log.start(
-        sessions=[{name: getattr(item, name) for name in ("id", "protocol", "client", "version")} for item in sessions],
-        proposals=[{name: getattr(item, name) for name in ("id", "session", "path")} for item in hello.proposals],
-    )
-    return log
 
 
 def _waiting_proposal(proposal: Proposal, session: KnownSession | None) -> WaitingProposal:

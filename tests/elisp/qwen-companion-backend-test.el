@@ -108,24 +108,6 @@ learn that of a process which ends before Emacs has written to it."
         (should (string-match-p "\\`[0-9a-f]\\{64\\}\\'" secret))
         (should-not (string-match-p secret (format "%S" places)))))))
 
-(ert-deftest qwen-companion-backend-test-wire-log ()
-  "The messages are recorded on request only, and saved without a secret."
-  (qwen-companion-test-with-process
-    (should-error (qwen-companion-save-wire-log "saved") :type 'user-error)
-    (let ((qwen-companion-wire-log t))
-      (qwen-companion-backend-test--start)
-      (write-region "" nil "saved" nil 'silent)
-      (set-file-modes "saved" #o644)
-      (qwen-companion-save-wire-log "saved"))
-    (should (= #o600 (file-modes "saved")))
-    (let ((record (qwen-companion-test-file-text "saved")))
-      (should (string-match-p "\\`{\"ms\": [0-9]+, \"wire\": \"start\"" record))
-      (should (string-match-p "\"method\": \"roots\"" record))
-      (dolist (secret (qwen-companion-test-secrets))
-        (should-not (string-search secret record)))
-      (should-not (string-search (file-name-nondirectory (directory-file-name default-directory))
-                                 record)))))
-
 (ert-deftest qwen-companion-backend-test-no-secret-in-a-buffer ()
   "Internal buffers for decoding text that is not ASCII hold no secret either."
   (qwen-companion-test-with-process

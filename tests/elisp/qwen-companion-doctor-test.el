@@ -166,5 +166,43 @@ and the tests of the Python part do it."
     (qwen-companion-doctor-test--report
       (should (string-match-p "^fail Python: there is no interpreter" (buffer-string))))))
 
+(ert-deftest qwen-companion-doctor-test-a-bug-report-names-no-project ()
+  "A bug report has the checks and what each CLI was told by size, no name and no text."
+  (qwen-companion-test-with-files '(("customer-x/notes.txt" "private"))
+    (qwen-companion-test-with-backend
+      (let* ((root (expand-file-name "customer-x"))
+             (qwen-companion-backend--state 'ready)
+             (qwen-companion-python "no-such-python")
+             (qwen-companion-backend--server (qwen-companion-test-server :sessions nil))
+             (reports (lambda ()
+                        (seq-filter (lambda (buffer)
+                                      (string-match-p "bug report\\|doctor" (buffer-name buffer)))
+                                    (buffer-list)))))
+        (unwind-protect
+            (save-window-excursion
+              (qwen-companion--on-sessions
+               (list :sessions (list (list :id "s1" :protocol "2025-06-18" :client "Qwen Code"
+                                           :version "0.24.4" :directory root :streaming t))))
+              (qwen-companion-inspector-open)
+              (qwen-companion-inspector-on-hook-answers
+               '(:session "s1" :answers ((:event "PreToolUse" :tool "edit" :count 3 :time 0
+                                          :answer "denied: my words"))))
+              (qwen-companion-inspector-on-tool-called
+               `(:client "Qwen Code" :request ,(concat "symbols " root "/notes.txt") :size 7
+                 :ms 2 :called 0 :failed nil :text "private"))
+              (qwen-companion-report-bug)
+              (let ((text (buffer-string)))
+                (should (string-prefix-p "What I did:" text))
+                (should (string-match-p "^pass Emacs: " text))
+                (should (string-match-p "^pass Connected CLIs: Qwen Code 0.24.4 in <project 1>$" text))
+                (should (string-match-p "^Qwen Code 0.24.4: no context\n    PreToolUse edit  3 x, .*denied$"
+                                        text))
+                (should (string-match-p "^Tool symbols  7 bytes, 2 ms, " text))
+                (dolist (private (list "customer-x" "notes" "private" "my words"
+                                       (expand-file-name "~/")))
+                  (should-not (string-search private text)))))
+          (mapc #'kill-buffer (funcall reports))
+          (qwen-companion-inspector-forget))))))
+
 (provide 'qwen-companion-doctor-test)
 ;;; qwen-companion-doctor-test.el ends here

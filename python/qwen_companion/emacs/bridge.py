@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from sexpdata import Symbol
@@ -47,9 +47,6 @@ from epc.handler import CallerUnknown, EPCHandler, encode_message  # noqa: E402
 from epc.server import EPCServer  # noqa: E402
 
 del sys.modules["xmlrpc.server"]
-
-if TYPE_CHECKING:
-    from qwen_companion.wire_log import WireLog
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""
@@ -93,12 +90,11 @@ class _Reply:
 class Bridge:
     """Calls to and from the Emacs that started this process."""
 
-    def __init__(self, listener: socket.socket, secret: str, spool: Spool, wire_log: WireLog | None = None) -> None:
-        """Serve on `listener`, a listening loopback socket the bridge takes over; record all messages in `wire_log`.
+    def __init__(self, listener: socket.socket, secret: str, spool: Spool) -> None:
+        """Serve on `listener`, a listening loopback socket the bridge takes over.
 
         Calls made before Emacs has connected wait for it.  Must be made on the event loop it will serve.
         """
-        self._wire_log = wire_log
         self._secret = secret.encode("utf-8")
         self._spool = spool
         self._loop = asyncio.get_running_loop()
@@ -219,25 +215,18 @@ class Bridge:
 
         A `Ping` is answered by the event loop, and goes no further.
         """
-        self._record("backend", "call", uid, method, payload)
         try:
             message = parse_incoming(method, payload, self._spool)
         except (MessageError, SpoolError) as error:
-            self._record("emacs", "return-error", uid, method, f"{method}: {error}")
             self._unwritten.put(_Reply("return-error", uid, f"{method}: {error}"))
             return
         if isinstance(message, Ping):
             self._to_loop(self._unwritten.put, _Reply("return", uid, None))
             return
-        self._record("emacs", "return", uid, method, None)
         # In this order: the message may end the connection.
         self._unwritten.put(_Reply("return", uid, None))
         if message is not None:
             self._to_loop(self._on_message, message)
-
-    def _record(self, to: str, kind: str, uid: Sexp, method: str, value: Sexp) -> None:
-        if self._wire_log is not None:
-            self._wire_log.emacs(to, kind, uid, method, value)
 
     def disconnected(self, handler: _Handler) -> None:
         """Handle the end of the socket of `handler`."""
@@ -265,7 +254,6 @@ class Bridge:
         method = call.message.method
 
         def returned(reply: Sexp) -> None:
-            self._record("backend", "return", None, method, reply)
             try:
                 self._to_loop(self._end, call, call.message.parse_reply(reply, self._spool))
             except (MessageError, SpoolError) as error:
@@ -273,12 +261,10 @@ class Bridge:
 
         def failed(error: Exception) -> None:
             detail = str(error.args[0]) if error.args else type(error).__name__
-            self._record("backend", "return-error", None, method, detail)
             self._to_loop(self._end, call, EmacsRefusedError(f"Emacs could not do {method}: {detail}"))
 
         try:
             payload = call.message.payload(self._spool)
-            self._record("emacs", "call", None, method, payload)
             handler.call(method, [self._secret.decode("utf-8"), payload], callback=returned, errback=failed)
         except (MessageError, SpoolError) as error:
             self._to_loop(self._end, call, EmacsRefusedError(str(error)))

@@ -119,7 +119,6 @@ class Hello:
     """The first line that Emacs writes to standard input.  `port` 0 and `token` "" ask for a new one.
 
     `reserve` is the Unix socket that keeps the port between two processes, see `listening`; None if there is none.
-    `wire_log` asks for a record of all messages: "redacted", or with "texts"; None for no record.
     """
 
     secret: str
@@ -130,7 +129,6 @@ class Hello:
     spool: str
     sessions: tuple[domain.SessionState, ...]
     proposals: tuple[domain.KnownProposal, ...]
-    wire_log: str | None = None
 
     @classmethod
     def parse(cls, line: bytes) -> Hello:
@@ -155,7 +153,6 @@ class Hello:
                 spool=values.string(":spool"),
                 sessions=tuple(_parse_session_state(item) for item in values.plists(":sessions")),
                 proposals=tuple(from_plist(domain.KnownProposal, item) for item in values.plists(":proposals")),
-                wire_log=values.optional_symbol(":wire-log"),
             )
         except MessageError as error:
             raise HelloError(f"the first line on standard input is not from qwen-companion: {error}") from None

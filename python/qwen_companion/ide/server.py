@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from qwen_companion.ide.rpc import RpcHandler
-    from qwen_companion.wire_log import WireLog
 
 PATH = "/mcp"
 
@@ -109,10 +108,9 @@ class McpServer:
         sessions: Sessions,
         tools: DiffTools,
         doors: Mapping[str, Door] | None = None,
-        wire_log: WireLog | None = None,
         keys_of: Callable[[int], Keys | None] = lambda _port: None,
     ) -> None:
-        """Serve each of `doors` at the path that is its key; record what the guard admits in `wire_log`.
+        """Serve each of `doors` at the path that is its key.
 
         For `keys_of` see `Guard`.
         """
@@ -126,8 +124,7 @@ class McpServer:
         self._library_there = anyio.Event()
         self._rpc: RpcHandler | None = None
         secrets = {path: door.secret for path, door in self._doors.items()}
-        route = self._route if wire_log is None else wire_log.app(self._route)
-        guard = Guard(route, Keys(listener.getsockname()[1], token, secrets), keys_of)
+        guard = Guard(self._route, Keys(listener.getsockname()[1], token, secrets), keys_of)
         self._server = _Uvicorn(
             uvicorn.Config(
                 _delimit_by_end(guard),
