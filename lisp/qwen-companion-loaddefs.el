@@ -220,6 +220,11 @@ it, or follow the rules again.
 \\<qwen-companion-doctor-mode-map>\\[qwen-companion-doctor-copy] copies the report for a bug report.
 
 (fn)" t)
+(autoload 'qwen-companion-report-bug "qwen-companion-doctor" "Begin a bug report in a buffer of its own, for you to complete and send.
+It has the checks of `qwen-companion-doctor' and when each CLI was told
+how much, but no secret, no text, and no name of a file of a project.
+
+(fn)" t)
 
 ;; qwen-companion-inspector.el
 (autoload 'qwen-companion-context "qwen-companion-inspector" "Show the latest context of each connected CLI: files, cursor, selection.

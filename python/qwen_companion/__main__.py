@@ -6,7 +6,6 @@ input ends.  Both ports listen before anything large is imported, so an early co
 This file and the package's `__init__` must be readable by any Python 3.6, to say that it is too old.
 """
 
-import gc
 import os
 import sys
 import traceback
@@ -83,8 +82,6 @@ def serve(output: int) -> int:
     from qwen_companion.ending import limit_end_after_input
 
     limit_end_after_input(0)
-    # What is imported stays: looking for garbage in it would take a tenth of the start.
-    gc.disable()
     from qwen_companion.emacs.messages import Hello
     from qwen_companion.errors import HelloError, SpoolError
     from qwen_companion.listening import listen, listen_reserved
@@ -113,7 +110,6 @@ def serve(output: int) -> int:
     sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
     if sniffed is not None:
         sniffed.name = "asyncio"
-    gc.enable()
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
     async def run() -> None:

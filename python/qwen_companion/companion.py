@@ -22,7 +22,6 @@ from qwen_companion.discovery.files import Discovery
 from qwen_companion.domain import KnownProposal, KnownSession, Peer, SessionState, WaitingProposal
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
-from qwen_companion.doors.hook_settings import door_secret
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront

@@ -48,7 +48,7 @@ os.setgroups([]); os.setresgid(*[{OTHER_USER}] * 3); os.setresuid(*[{OTHER_USER}
 """
 """Start of a Python script that goes on as another user; by itself, for that user may not be able to run Python."""
 
-NO_LIBRARY = "import threading; from qwen_companion.ide import server; server._import_rpc = threading.Event().wait"
+NO_LIBRARY = "import threading; from qwen_companion.ide import server; server.import_rpc = threading.Event().wait"
 """As settings of a `Backend`: the MCP library, a second of processor time, is never imported; streams do without it."""
 
 NEVER_GIVEN_UP = """from functools import partial

@@ -6,7 +6,6 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -80,15 +79,3 @@ def test_a_text_above_the_limit_is_refused_and_not_kept(backend: Backend, chunke
     assert resident(backend, peak=True) - before < TEXT_BYTES / 2
     assert backend.emacs.calls("proposal-open").empty()
     assert cli.tool("closeDiff", filePath=path)["content"][0]["text"] == '{"content": null}'
-
-
-def test_memory_is_given_back_after_large_texts(backend: Backend) -> None:
-    cli = backend.cli()
-    before = resident(backend)
-    for name in ("a", "b"):
-        # Emacs has it; nothing else is said to Emacs meanwhile.
-        assert propose(cli, str(backend.home.work / name), TEXT_BYTES, chunked=False)["id"] == 77
-    end = time.monotonic() + TIMEOUT_S
-    while resident(backend) - before > TEXT_BYTES / 2:
-        assert time.monotonic() < end
-        assert cli.request("tools/list", {})[0] == 200

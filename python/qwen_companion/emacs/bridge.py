@@ -17,13 +17,14 @@ import socket
 import socketserver
 import sys
 import threading
-import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
+from epc.handler import CallerUnknown, EPCHandler, encode_message
+from epc.server import EPCServer
 from sexpdata import Symbol
 
 from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, parse_incoming
@@ -39,14 +40,6 @@ from qwen_companion.errors import (
 )
 from qwen_companion.frozen import frozen
 from qwen_companion.sockets import connection_of, is_of_another_user
-
-# epc imports it for methods with dots in their names, of which we have none.  With all of HTTP and mail, that would
-# take a tenth of the start.
-sys.modules["xmlrpc.server"] = types.ModuleType("xmlrpc.server")
-from epc.handler import CallerUnknown, EPCHandler, encode_message  # noqa: E402
-from epc.server import EPCServer  # noqa: E402
-
-del sys.modules["xmlrpc.server"]
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""

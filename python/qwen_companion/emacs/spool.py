@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from qwen_companion.errors import SpoolError
-from qwen_companion.memory import utf8_pieces
 
 
 class Spool:
@@ -40,7 +39,7 @@ class Spool:
     def write(self, text: str) -> str:
         """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
         kind = "ascii" if text.isascii() else "utf-8"
-        return self.write_pieces(utf8_pieces(text), f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
+        return self.write_pieces([text.encode("utf-8")], f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
 
     def write_pieces(self, pieces: Iterable[bytes | bytearray], kind: str = "bytes") -> str:
         """Put `pieces` into a new file, one after the other, and return its path.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from qwen_companion.domain import AskedQuestion, KnownProposal
 from qwen_companion.frozen import frozen
-from qwen_companion.memory import utf8_pieces
 
 HOOK_PREFIX = "hook-"
 """Prefix of the ids of proposals that came by a hook of the CLI, and end with its request."""
@@ -23,10 +22,7 @@ HOOK_PREFIX = "hook-"
 
 def text_digest(text: str) -> str:
     """Return the SHA-256 of `text` in UTF-8, in hexadecimal digits.  Emacs computes it too."""
-    digest = hashlib.sha256()
-    for piece in utf8_pieces(text):
-        digest.update(piece)
-    return digest.hexdigest()
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 FILE, PLAN, QUESTION = "file", "plan", "question"

@@ -13,14 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
-import importlib
-import importlib.util
 import socket
-import sys
 from collections.abc import Callable, Generator, Mapping
 from http import HTTPStatus
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -38,7 +33,6 @@ from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.json_objects import read_object
 from qwen_companion.listening import BACKLOG
-from qwen_companion.memory import MemoryReturn
 from qwen_companion.sockets import Connection, is_of_another_user
 from qwen_companion.threads import in_thread
 
@@ -74,9 +68,6 @@ LIBRARY_AFTER_S = 1.0
 By then the start is over, which the import would slow down: it takes most of a second of CPU, in which other work of
 this process waits for some milliseconds each time, 100 at most.
 """
-
-IMPORT_SWITCH_S = 0.001
-"""How long the import may keep the interpreter while others wait for it, in seconds; usually a thread may for 0.005."""
 
 MAX_NOTIFICATION_BYTES = 4096
 """Largest body that is looked at for a notification; a larger one is the library's in any case."""
@@ -118,7 +109,6 @@ class McpServer:
         self._listener = listener
         self._sessions = sessions
         self._tools = tools
-        self._memory = MemoryReturn()
         self._ready = anyio.Event()
         self._library_wanted = anyio.Event()
         self._library_there = anyio.Event()
@@ -157,7 +147,6 @@ class McpServer:
         async with anyio.create_task_group() as tasks:
             for work in (
                 self._run_rpc,
-                self._memory.run,
                 self._sessions.run,
                 self._tools.run,
                 self._server.end_in_time,
@@ -271,7 +260,6 @@ class McpServer:
         except BodyTooLargeError as error:
             await refuse(send, 413, str(error))
             return
-        self._memory.text_was(body.size)
         if session is not None and _is_notification(body):
             # None means anything to this server, and the library takes as long for it as for a request.
             await reply(send, 202)
@@ -292,43 +280,13 @@ def _is_notification(body: Body) -> bool:
 
 
 def import_rpc() -> type[RpcHandler]:
-    """Import the MCP library, as little of it as serves; return the handler of requests.
+    """Import the MCP library; return the handler of requests.
 
     :raises ImportError: when the library cannot be imported
     """
-    usual = sys.getswitchinterval()
-    # The event loop gets the interpreter back sooner after each system call, of which an answer takes many.
-    sys.setswitchinterval(IMPORT_SWITCH_S)
-    try:
-        with contextlib.suppress(ImportError), _without_init("mcp", "mcp.server"):
-            importlib.import_module("qwen_companion.ide.rpc")
-        # Imported by now, unless another version of the library needs them.
-        from qwen_companion.ide.rpc import RpcHandler
-    finally:
-        sys.setswitchinterval(usual)
-    # Its hundreds of classes stay, and each full collection, during which all else waits, would go over them.
-    gc.freeze()
+    from qwen_companion.ide.rpc import RpcHandler
+
     return RpcHandler
-
-
-@contextlib.contextmanager
-def _without_init(*packages: str) -> Generator[None]:
-    """Import modules of `packages` without the `__init__` of these.
-
-    Those of `mcp` and `mcp.server` import clients, authorization and a framework: 12 MB that are not used here.
-    """
-    bare: dict[str, ModuleType] = {}
-    for name in packages:
-        spec = importlib.util.find_spec(name) if name not in sys.modules else None
-        if spec is not None:
-            bare[name] = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        yield
-    finally:
-        # Whoever imports one of them later gets the whole.
-        for name, module in bare.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
 
 
 class _Strangers:

@@ -13,8 +13,8 @@ from itertools import chain
 
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.context import ResolvedPath
-from qwen_companion.memory import PIECE_CHARACTERS
 
+_PIECE_BYTES = 64 * 1024
 _UTF16_AND_32_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 """Control characters that no text in any 8-bit encoding holds; an escape may be one of ISO 2022."""
@@ -77,7 +77,7 @@ def is_text(path: str) -> bool:
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open(path, "rb") as file:
-        pieces = iter(partial(file.read, PIECE_CHARACTERS), b"")
+        pieces = iter(partial(file.read, _PIECE_BYTES), b"")
         first = next(pieces, b"")
         if first.startswith(_UTF16_AND_32_MARKS):
             return True
@@ -88,5 +88,5 @@ def is_text(path: str) -> bool:
                 decoder.decode(piece)
         except UnicodeDecodeError:
             file.seek(0)
-            return not any(_NO_TEXT.search(piece) for piece in iter(partial(file.read, PIECE_CHARACTERS), b""))
+            return not any(_NO_TEXT.search(piece) for piece in iter(partial(file.read, _PIECE_BYTES), b""))
     return True
