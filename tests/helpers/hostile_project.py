@@ -42,6 +42,8 @@ def make_hostile_project(directory: Path, markers: Path) -> None:
     git("commit", "--quiet", "-m", "begin")
     (directory / "b.txt").write_text("one\n2\nthree\n")
     git("commit", "--quiet", "-am", "second")
+    # Git then compares its text, for which it runs the filter.
+    os.utime(directory / "b.txt", (0, 0))
     git("worktree", "add", "--quiet", "-b", "other", "tree")
     git("update-index", "--add", "--cacheinfo", "160000,1234567890123456789012345678901234567890,module")
     for at in (directory, directory / "tree"):
