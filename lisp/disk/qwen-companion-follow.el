@@ -804,19 +804,16 @@ No question is asked, whatever happens to the file meanwhile."
       (push (current-buffer) qwen-companion-follow--followed))
     (qwen-companion-follow--run-hook 'after-revert-hook)))
 
-(defconst qwen-companion-follow--reopening
-  '(eglot--signal-textDocument/didClose eglot--after-revert-hook)
-  "Functions on hooks of reverting that close a file for its language server.
-They open it again then.  Some servers report no problems in a text that
-they have had, and the server gets the edits themselves; that of lsp-mode
-does so by `lsp-on-revert'.")
-
 (defun qwen-companion-follow--run-hook (hook)
   "Run HOOK, one of reverting; show a message about an error in it.
-Language servers see an ordinary edit, see `qwen-companion-follow--reopening'."
+Leave out what eglot adds to it, which closes the file for its server and
+opens it again: some servers then report no problems in a text that they
+have had.  The server gets the edit itself, as that of lsp-mode does by
+`lsp-on-revert'."
   (condition-case err
       (run-hook-wrapped hook (lambda (function)
-                               (unless (memq function qwen-companion-follow--reopening)
+                               (unless (and (symbolp function)
+                                            (string-prefix-p "eglot-" (symbol-name function)))
                                  (funcall function))
                                nil))
     (error
