@@ -108,7 +108,7 @@ class Project:
         """Record the changes that a command has made."""
         self.record.scan(NOBODY if turn is None else Cause(turn, tool))
 
-    def scan_with(self, turn: int, owner: type[object], name: str, wrapper: Callable[..., object]) -> None:
+    def scan_with(self, turn: int | None, owner: type[object], name: str, wrapper: Callable[..., object]) -> None:
         """Record changes as `scan` does; `wrapper` is called for the method `name` of `owner`, with it as first."""
         method = getattr(owner, name)
 

@@ -12,7 +12,7 @@ from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.indexes import Indexes
 from qwen_companion.journal.looks import CHUNK, Found, Lister, Look
 from qwen_companion.journal.modes import Modes
-from qwen_companion.journal.versions import Loaded, TooLargeError, Version, is_behind_link, load, why_not
+from qwen_companion.journal.versions import GONE, Loaded, TooLargeError, Version, is_behind_link, load, why_not
 
 MAX_FILES = 100_000
 MAX_TOTAL_BYTES = 1024 * 1024 * 1024
@@ -97,7 +97,9 @@ class FirstLook:
             name = look.index.prefix + path
             try:
                 status = os.lstat(name)
-            except (FileNotFoundError, NotADirectoryError):
+            except OSError as error:
+                if error.errno not in GONE:
+                    found.leave_out(name, error)
                 continue
             if path in look.listing.changed and is_behind_link(name):
                 continue

@@ -19,7 +19,7 @@ from itertools import pairwise
 from qwen_companion.frozen import frozen
 from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
-from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, inode_at
+from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, can_be_held, inode_at
 from qwen_companion.privacy.disk import read_start
 from qwen_companion.state import write_private
 
@@ -208,8 +208,17 @@ class Index:
 
     def update(self, paths: Sequence[bytes]) -> None:
         """Take `paths` into the index as they are on the disk, or out of it."""
-        if paths:
+        if not paths:
+            return
+        try:
             self._git("update-index", "--info-only", "--add", "--remove", "--replace", "-z", "--stdin", data=paths)
+        except GitError:
+            # Git takes none if one of them has become, since it was listed, something that an index cannot hold.
+            held = [path for path in paths if can_be_held(self.prefix + path)]
+            if len(held) == len(paths):
+                raise
+            self.drop([path for path in paths if path not in held])
+            self.update(held)
 
     def drop(self, paths: Sequence[bytes]) -> None:
         """Take `paths` out of the index, there or not."""

@@ -20,6 +20,9 @@ FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are not recorded."""
 
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The errors for a file that is not there: directories above it may be other things, or links to themselves."""
+
 
 _SHA256_DIGITS = 64
 
@@ -108,7 +111,7 @@ def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Load
                 raise TooLargeError("larger than 64 MiB")
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if error.errno in GONE:
             return None
         raise
     try:
@@ -132,10 +135,10 @@ def changed_at(path: bytes) -> float:
         try:
             # `st_ctime` is rounded in another way than `clock_ns`, to before a moment that is the same.
             return os.lstat(path).st_ctime_ns / 1e9
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in GONE:
+                return -math.inf
             path = os.path.dirname(path)
-        except OSError:
-            return -math.inf
 
 
 def _read(descriptor: int, size: int) -> bytes:
@@ -168,3 +171,12 @@ def is_behind_link(name: bytes) -> bool:
     """Return whether a directory above the file `name` is a link by now."""
     directory = os.path.dirname(name)
     return os.path.realpath(directory) != directory
+
+
+def can_be_held(name: bytes) -> bool:
+    """Return whether an index of git can hold what is at `name`, or nothing is there."""
+    try:
+        mode = os.lstat(name).st_mode
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and not is_behind_link(name)

@@ -382,6 +382,41 @@ def test_a_directory_that_becomes_a_link_takes_its_files_away(project: Project) 
     assert project.tree() == {"d/a": b"one\n", "other/a": b"two\n"}
 
 
+@pytest.mark.parametrize("when", ["before the first look", "during the first look", "during a look"])
+@pytest.mark.parametrize("becomes", ["directory", "pipe", "link to a directory", "link to itself"])
+def test_what_no_index_holds_stops_no_record(project: Project, becomes: str, when: str) -> None:
+    project.write("other/a", b"two\n")
+    path, inner = project.root / "d", project.root / "d/a"
+    is_file = becomes in ("directory", "pipe")
+
+    def change(update: Callable[..., object] | None = None, *arguments: object) -> None:
+        if (path if is_file else inner).is_file() and not path.is_symlink():
+            (os.unlink if is_file else shutil.rmtree)(path)
+            if becomes == "directory":
+                project.write("d/a", b"one\n")
+            elif becomes == "pipe":
+                os.mkfifo(path)
+            else:
+                path.symlink_to("other" if becomes == "link to a directory" else "d")
+        if update is not None:
+            update(*arguments)
+
+    if when == "during a look":
+        turn = project.begin()
+    project.write("d" if is_file else "d/a", b"one\n")
+    if when == "before the first look":
+        project.commit()
+        change()
+    else:
+        project.scan_with(turn if when == "during a look" else None, Index, "update", change)
+    if when != "during a look":
+        turn = project.begin()
+    project.write("later", b"x\n")
+    project.scan(turn)
+    expected = {"later"} if when != "during a look" or becomes == "pipe" else {"later", "d/a" if is_file else "d"}
+    assert project.kinds(turn) == dict.fromkeys(expected, "added")
+
+
 # --- Repositories within the root ---
 
 
