@@ -39,11 +39,12 @@ where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
 its old name if it was renamed.  DIFFERENCE is that of the texts, in
 which hunks that are undone are dropped, and PRESENT how what is in the
 file now differs from the text after, a list of hunks.  MIXED is non-nil
-when edits of the user's are among the changes, UNDONE when all was
-undone when that was looked at last.  ASKED counts the times it was
-asked for, GENERATION the differences there have been."
+when edits of the user's are among the changes, APART as in a
+`qwen-companion-undo-step', UNDONE when all was undone when that was
+looked at last.  ASKED counts the times it was asked for, GENERATION the
+differences there have been."
   part path state reason before after before-mode
-  after-mode from difference present mixed undone (asked 0) (generation 0))
+  after-mode from difference present mixed apart undone (asked 0) (generation 0))
 
 (defun qwen-companion-changes-file-forget (file)
   "Kill the buffers of FILE, and cancel pending comparisons."
@@ -94,6 +95,8 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
             (qwen-companion-texts-from texts)
             (qwen-companion-changes-file-mixed file)
             (qwen-companion-texts-mixed texts)
+            (qwen-companion-changes-file-apart file)
+            (qwen-companion-texts-apart texts)
             (qwen-companion-changes-file-before file) before
             (qwen-companion-changes-file-after file) after)
       (cond
@@ -477,6 +480,7 @@ LABEL describes the action for the journal.  Return the outcome, as in
                               :root (plist-get (qwen-companion-changes-file-part file) :root)
                               :path (qwen-companion-changes-file-path file)
                               :base base :target target
+                              :apart (qwen-companion-changes-file-apart file)
                               :base-mode (and base (or after-mode before-mode))
                               :target-mode (and target (or after-mode before-mode)))))
                  turn label (if undo 'undo 'bring-back)))))

@@ -940,8 +940,9 @@ It gets the buffer, and the bytes before and after that."
         (should-not (directory-files "." nil "\\`\\.qwen-companion-"))))))
 
 (ert-deftest qwen-companion-changes-test-a-link-made-by-the-agent-is-broken ()
-  "Where another file got the name, that file stays, also one with unsaved text."
-  (dolist (visited '(nil "b.txt" "a.txt"))
+  "Where another file got the name, that file stays, also one with unsaved text.
+A hunk is undone as the whole file is."
+  (pcase-dolist (`(,visited . ,hunk) '((nil) (nil . t) ("b.txt") ("a.txt") ("a.txt" . t)))
     (qwen-companion-changes-test-with '(("a.txt" "other\n") ("b.txt" "1\n"))
       (delete-file "b.txt")
       (add-name-to-file "a.txt" "b.txt")
@@ -953,7 +954,10 @@ It gets the buffer, and the bytes before and after that."
         (with-current-buffer (get-file-buffer "a.txt")
           (insert "mine\n")))
       (qwen-companion-changes-test-open)
-      (qwen-companion-changes-test-press-at "b.txt" "k")
+      (if hunk
+          (qwen-companion-changes-test-unfold "b.txt")
+        (qwen-companion-changes-test-goto "b.txt"))
+      (qwen-companion-test-press "k")
       (should (equal '("other\n" "1\n")
                      (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "b.txt"))))
       (when-let* ((buffer (get-file-buffer "a.txt")))
