@@ -213,7 +213,7 @@ class Session:
         self._next_turn("of another")
 
     def _next_turn(self, prompt: str) -> str:
-        identifier, notes, _ = self.emacs.call("turns-next")
+        identifier, notes, _ = self.emacs.call("turns-next", str(self.root))
         assert not notes, (prompt, notes)
         return identifier
 

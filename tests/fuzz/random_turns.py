@@ -481,6 +481,16 @@ WITHOUT_COMMITS = ("none", "unborn", "bare", "hg")
 REPOSITORIES = ("nest", "subm", "wt", "store", "hgrepo")
 
 
+def mount(directory: Path) -> bool:
+    """Put a small disk at `directory`; return whether that is allowed."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def unmount(directory: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(directory)], capture_output=True, check=True)
+
+
 class Tree:
     """A project in which random things are done.  `script` is what was done so far, for the report."""
 
@@ -494,7 +504,7 @@ class Tree:
         self.home = home / f"tree-{number}"
         self.root = self.home / "work"
         self.home.mkdir()
-        self.is_small = source.random() < 0.25 and self._mount()
+        self.is_small = source.random() < 0.25 and mount(self.home)
         self._empty = self.home / "empty.git"
         self.git("init", "-q", "--bare", str(self._empty), cwd=self.home)
         self.kind = source.choice(KINDS)
@@ -509,12 +519,7 @@ class Tree:
         self.agent.close()
         self.emacs.call("turns-close")
         if self.is_small:
-            subprocess.run(["umount", "--lazy", str(self.home)], capture_output=True, check=True)
-
-    def _mount(self) -> bool:
-        """Put the tree on a small disk of its own; return whether that is allowed."""
-        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.home)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+            unmount(self.home)
 
     @contextmanager
     def without_room(self) -> Generator[None]:
@@ -747,7 +752,7 @@ class Tree:
         old = journal.read_bytes() if journal.is_file() else b""
         self.agent.act(Action(path=str(journal), data=old + b"%d\n" % self._number))
         self.agent.hook("Stop")
-        identifier, notes, files = self.emacs.call("turns-next")
+        identifier, notes, files = self.emacs.call("turns-next", str(self.root))
         told = [(path, kind, old or None) for path, kind, old in files]
         self.script.append(f"  told: {told} {notes}")
         self.turns.append(Turn(identifier, before, self.copy(), list(notes), told))

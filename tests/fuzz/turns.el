@@ -89,12 +89,13 @@
           (kill-buffer)))))
   t)
 
-(defun turns-next ()
-  "Wait for the end of a turn of an agent that was not told before; return it.
+(defun turns-next (root)
+  "Wait for the end of an agent's turn in ROOT that was not told; return it.
 As (ID NOTES FILES); each of FILES is (PATH KIND FROM)."
   (let ((turn (qwen-companion-test-wait-for
                (cl-find-if (lambda (turn)
-                             (and (eq 'agent (qwen-companion-turn-who turn))
+                             (and (string-prefix-p root (qwen-companion-turn-root turn))
+                                  (eq 'agent (qwen-companion-turn-who turn))
                                   (not (eq 'rewind (qwen-companion-turn-source turn)))
                                   (qwen-companion-turn-end turn)
                                   (not (member (qwen-companion-turn-id turn) turns--seen))))
@@ -134,12 +135,14 @@ Text with conflicts is not kept."
     t))
 
 (defun turns-save ()
-  "Save all buffers with unsaved text; forget that of a directory that is gone."
+  "Save all buffers with unsaved text.
+Forget that of a file that is a directory now, or whose directory is gone."
   (turns-follow)
   (dolist (buffer (buffer-list))
     (with-current-buffer buffer
       (when (and buffer-file-name (buffer-modified-p))
-        (if (file-directory-p (file-name-directory buffer-file-name))
+        (if (and (file-directory-p (file-name-directory buffer-file-name))
+                 (not (file-directory-p buffer-file-name)))
             (save-buffer)
           (turns-drop buffer-file-name)))))
   (turns-settle))
