@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from qwen_companion.journal.answers import Answers, RecordError
 from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.histories import Histories
-from qwen_companion.journal.looks import Change
+from qwen_companion.journal.looks import Change, Found
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
@@ -33,6 +34,11 @@ ONE_GO_MS = 5 * 60 * 1000
 
 _FOUND = (DISK, UNREVIEWED, SHELL_TOOL)
 """Tools whose writes only a scan can find."""
+
+_TEMPORARY = b".qwen-companion-"
+"""How the names begin of the files that take the place of others once they are written."""
+_WRITTEN_S = 600.0
+"""Seconds after which one is no longer being written."""
 
 _MAX_STAMPS = 10_000
 """Only those of the last seconds matter."""
@@ -169,20 +175,50 @@ class Record:
                 known = (replace(each, known=each.known and not self._is_an_editors(each)) for each in changes)
                 self._keep(list(known), choose)
 
-            found = self._files.take(keep, skip)
-            notes = [f"not recorded: {text}" for text in found.left_out]
-            changed, is_any_new = self._histories.look(found.repositories)
-            if is_any_new:
-                # Some of their files may have been found before it was clear what they are.
-                self._forget_repositories()
-            if notes or changed:
-                (of,) = choose([os.fsencode(self.site.true)])
-                if of.turn is not None:
-                    for text in notes:
-                        self.store.add_note(of.turn, text)
-                    for own in changed:
-                        self.store.add_note(of.turn, *self._histories.note(of.turn, own))
+            spare: set[bytes] = set()
+
+            def is_left_out(path: bytes) -> bool:
+                if os.path.basename(path).startswith(_TEMPORARY):
+                    spare.add(path)
+                    return True
+                return skip(path)
+
+            found = self._files.take(keep, is_left_out)
+            for path in spare if isinstance(self.site, ThisMachine) else ():
+                self._drop_if_spare(path)
+            self._note(found, choose)
             return bool(found.changes)
+
+    def _note(self, found: Found, choose: Chooser) -> None:
+        """Tell in a turn what of `found` is not recorded."""
+        notes = [f"not recorded: {text}" for text in found.left_out]
+        changed, is_any_new = self._histories.look(found.repositories)
+        if is_any_new:
+            # Some of their files may have been found before it was clear what they are.
+            self._forget_repositories()
+        if notes or changed:
+            (of,) = choose([os.fsencode(self.site.true)])
+            if of.turn is not None:
+                for text in notes:
+                    self.store.add_note(of.turn, text)
+                for own in changed:
+                    self.store.add_note(of.turn, *self._histories.note(of.turn, own))
+
+    def _drop_if_spare(self, path: bytes) -> None:
+        """Delete the temporary file `path` of a process that was killed, unless it may be the only copy of a text.
+
+        It is not if a recorded file beside it begins with its bytes, or did so in a version that is kept.
+        """
+        with suppress(OSError, TooLargeError):
+            left = self.look(path)
+            if left is None or time.time() - self.site.changed_at(path) < _WRITTEN_S:
+                return
+            beside = [each for each in self.store.written() if os.path.dirname(each) == os.path.dirname(path)]
+            writes = [write for each in beside for write in self.store.writes(each)]
+            digests = {each.digest for write in writes for each in (write.before, write.after) if each is not None}
+            texts = (*map(self.store.contents.get, digests), *(each.data for each in map(self.look, beside) if each))
+            if any(text is not None and text.startswith(left.data) for text in texts):
+                os.unlink(path)
 
     @property
     def has_baseline(self) -> bool:

@@ -1285,6 +1285,32 @@ def test_what_editors_keep_beside_a_file_is_no_agents(any_project: Project) -> N
     assert project.kinds(later) == {"#b.txt#": "added"}
 
 
+def test_a_temporary_file_of_a_killed_emacs_is_no_agents_and_goes_unless_it_may_be_a_last_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path)
+    project.write("sub/a", b"one\n")
+    turn = project.command({"sub/a": b"two\n"})
+    project.write("sub/a", b"two\nmine\n")
+    spare, kept = (
+        {"empty": b"", "before": b"on", "now": b"two\nmine\n"},
+        {"edited": b"two\nyours\n", "one": b"one\n2\n"},
+    )
+    for name, data in {**spare, **kept}.items():
+        project.write(f"sub/.qwen-companion-{name}", data)
+    project.write(".qwen-companion-elsewhere", b"one\n")
+    before = project.tree()
+    project.scan(turn)
+    assert project.tree() == before
+    monkeypatch.setattr("qwen_companion.journal.record._WRITTEN_S", -1.0)
+    project.reopen()
+    project.scan(None)
+    gone = {f"sub/.qwen-companion-{name}" for name in spare}
+    assert project.tree() == {name: data for name, data in before.items() if name not in gone}
+    project.end(turn)
+    assert project.kinds(turn) == {"sub/a": "modified"}
+
+
 def test_a_file_moved_from_a_name_that_is_no_text_is_not_deleted(any_project: Project) -> None:
     project = any_project
     project.write("lat\udcff", b"1\n2\n3\n")

@@ -401,19 +401,17 @@ def test_what_no_index_holds_stops_no_record(project: Project, becomes: str, whe
         if update is not None:
             update(*arguments)
 
-    if when == "during a look":
-        turn = project.begin()
+    begun = project.begin() if when == "during a look" else None
     project.write("d" if is_file else "d/a", b"one\n")
     if when == "before the first look":
         project.commit()
         change()
     else:
-        project.scan_with(turn if when == "during a look" else None, Index, "update", change)
-    if when != "during a look":
-        turn = project.begin()
+        project.scan_with(begun, Index, "update", change)
+    turn = begun or project.begin()
     project.write("later", b"x\n")
     project.scan(turn)
-    expected = {"later"} if when != "during a look" or becomes == "pipe" else {"later", "d/a" if is_file else "d"}
+    expected = {"later"} if begun is None or becomes == "pipe" else {"later", "d/a" if is_file else "d"}
     assert project.kinds(turn) == dict.fromkeys(expected, "added")
 
 
