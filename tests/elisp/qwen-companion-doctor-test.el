@@ -167,7 +167,7 @@ and the tests of the Python part do it."
       (should (string-match-p "^fail Python: there is no interpreter" (buffer-string))))))
 
 (ert-deftest qwen-companion-doctor-test-a-bug-report-names-no-project ()
-  "A bug report has the checks and what each CLI was told by size, no name and no text."
+  "A bug report has the checks and the size of each text for a CLI, no name and no text."
   (qwen-companion-test-with-files '(("customer-x/notes.txt" "private"))
     (qwen-companion-test-with-backend
       (let* ((root (expand-file-name "customer-x"))
