@@ -267,9 +267,12 @@ class Companion:
             stop=self._end_for_good,
         )
 
-    def _is_unreviewed(self, session: KnownSession, path: str, is_open: bool) -> bool:
-        """Return whether the CLI of `session` has changed `path` without a review that the user wants."""
-        return not self._diff_tools.was_shown(session.id, path) and self._doors.is_unreviewed(session, is_open)
+    def _is_unreviewed(self, cli: KnownSession | int, path: str, is_open: bool) -> bool:
+        """Return whether `cli`, a number for its process, has changed `path` without a review that the user wants."""
+        session = self._sessions.of_process(cli) if isinstance(cli, int) else cli
+        if session is None or self._diff_tools.was_shown(session.id, path):
+            return False
+        return self._doors.is_unreviewed(session, is_open)
 
     def _waiting(self) -> list[WaitingProposal]:
         found = (*self._diff_tools.waiting(), *self._doors.waiting())

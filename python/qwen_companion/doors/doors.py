@@ -20,6 +20,7 @@ from qwen_companion.doors.hook_settings import (
     OPEN,
     QUESTION_SUBSCRIPTIONS,
     CommandHook,
+    covers,
     door_secret,
     hook_settings,
 )
@@ -352,10 +353,16 @@ class Doors:
         )
 
     def is_unreviewed(self, session: KnownSession, is_open: bool) -> bool:
-        """Return whether a change by `session`, of a CLI without hooks, was to be reviewed.  Wait for the disk."""
+        """Return whether a change by `session`, of which no hook told before, was to be reviewed.
+
+        Wait for the disk.
+        """
         scope = _scope(self._settings)
-        if scope is None or (scope == OPEN and not is_open) or self._state(session) is not None:
+        if scope is None or (scope == OPEN and not is_open):
             return False
+        if (state := self._state(session)) is not None:
+            # The terminal asks where the command gets no answer; a hook of HTTP then lets the edit run.
+            return not self.guards and covers(scope, state.mode)
         return session.id in self._silent or (self._has_hooks(session) and self._why_silent(session) is not None)
 
     def _why_silent(self, session: KnownSession) -> str | None:

@@ -14,9 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE
 from qwen_companion.json_objects import as_object
 
-AUTO = "auto"
-"""The mode in which the CLI decides by itself what needs no question."""
-
 EDIT = "edit"
 WRITE = "write_file"
 NOTEBOOK = "notebook_edit"

@@ -24,6 +24,9 @@ PATH = "/hook"
 EDIT_QUERY = "edit"
 """The query of the one that is called before edits."""
 
+AUTO = "auto"
+"""The mode in which the CLI decides by itself what needs no question."""
+
 ALL, OPEN, ALL_MODES = "all", "open", "all-modes"
 """Which edits are reviewed: in the mode `auto` those of all files, or of the files that buffers visit, or in all modes.
 """
@@ -119,6 +122,13 @@ class CommandHook:
         # A CLI that ends kills its hooks.  It reads what stands there where the hook has given no answer.
         first = 'printf %s "$none" >&2'
         return f'event=$(cat); {no_answer}; {first}; printf %s "$event" | {call} || printf %s "$none"'
+
+
+def covers(scope: str | None, mode: str | None) -> bool:
+    """Return whether edits of `scope` are reviewed in the approval `mode`: only those about which no CLI asks."""
+    if scope == ALL_MODES:
+        return mode not in (None, "default", "plan")
+    return scope is not None and mode == AUTO
 
 
 def _edit_url(port: int) -> str:

@@ -29,7 +29,7 @@ from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, ask, refuse, run_while_wanted
 from qwen_companion.doors.files import CHANGED, Files
-from qwen_companion.doors.hook_settings import ALL_MODES, OPEN, REVIEW_TIMEOUT_S
+from qwen_companion.doors.hook_settings import OPEN, REVIEW_TIMEOUT_S, covers
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
@@ -230,7 +230,7 @@ class HookReviews:
         """
         ends = anyio.current_time() + self._hold_s
         target = None if asker is None else asker.files
-        if not self._covers(event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
+        if not covers(self.scope, event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
             return Reply()
         if asker is None or target is None:
             return Reply(ask(UNKNOWN_CLI))
@@ -262,12 +262,6 @@ class HookReviews:
             return Reply(ask(STILL_ASKING))
         self._await_same_call(held)
         return Reply(refuse(STILL_REVIEWING))
-
-    def _covers(self, mode: str | None) -> bool:
-        """Return whether edits in the approval `mode` are reviewed here: only those about which no CLI asks."""
-        if self.scope == ALL_MODES:
-            return mode not in (None, "default", "plan")
-        return self.scope is not None and mode == events.AUTO
 
     def _was_asked(self, pid: int, event: events.PreToolUse) -> bool:
         """Return whether the CLI of process `pid` has asked about this very call, which begins now."""

@@ -209,6 +209,11 @@ class Sessions:
         session = self._sessions.get(identifier)
         return session.known if session else None
 
+    def of_process(self, pid: int) -> KnownSession | None:
+        """Return the session of the process `pid`.  It may be called in any thread."""
+        found = (item.known for item in list(self._sessions.values()))
+        return next((known for known in found if known.peer is not None and known.peer.pid == pid), None)
+
     def touch(self, identifier: str) -> None:
         """Note that a request has come in for the session."""
         session = self._sessions.get(identifier)

@@ -18,8 +18,11 @@ from qwen_companion.threads import in_thread
 ARRIVAL_S = 10.0
 """How long before a CLI is seen first it may have started for its changes since then to be its own."""
 
-Unreviewed = Callable[[KnownSession, str, bool], bool]
-"""Returns, in a thread, whether a CLI has changed a file, which may be open in Emacs, without a wanted review."""
+Unreviewed = Callable[[KnownSession | int, str, bool], bool]
+"""Returns, in a thread, whether a CLI has changed a file, which may be open in Emacs, without a wanted review.
+
+A number is that of its process.
+"""
 
 
 class Agents:
@@ -118,10 +121,13 @@ class Agents:
         # By now it may have written more.
         root.finish(number, cli.written)
 
-    def tool_of_silent(self, root: Root, cli: SilentCli, path: bytes) -> str:
-        """Return the tool by which `cli` has changed `path`, as it is recorded.  Wait for the disk."""
+    def tool_unheard(self, root: Root, cli: KnownSession | int, path: bytes, tool: str) -> str:
+        """Return what is recorded as the `tool` by which `cli` has changed `path`, of which no hook told before.
+
+        For `cli` see `Unreviewed`.  Wait for the disk.
+        """
         name = root.record.names.name_out(path) or ""
-        return UNREVIEWED if self._unreviewed(cli.session, name, name in root.record.visited) else DISK
+        return UNREVIEWED if self._unreviewed(cli, name, name in root.record.visited) else tool
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""

@@ -90,7 +90,9 @@ class Attribution:
             for each in numbers:
                 root.record.store.add_note(each, _TWO_AT_ONCE)
         root.changed.update(numbers)
-        tool = first.tool if first.cli is None else self._agents.tool_of_silent(root, first.cli, path)
+        process = first.running.row.pid if first.is_resumed and first.running else None
+        cli = process if first.cli is None else first.cli.session
+        tool = first.tool if cli is None else self._agents.tool_unheard(root, cli, path, first.tool)
         return Cause(number, tool, first.agent)
 
     # --- Who may have made a change ---

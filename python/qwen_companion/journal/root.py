@@ -84,6 +84,8 @@ class Worker:
     cli: SilentCli | None = None
     is_lost: bool = False
     """Whether a tool of it may run of which nobody tells before the daemon answers again."""
+    is_resumed: bool = False
+    """Whether its turn went on while no backend heard its hooks."""
 
     @property
     def writes_by_itself(self) -> bool:

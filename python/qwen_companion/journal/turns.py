@@ -166,7 +166,7 @@ class Turns:
         with suppress(*FAILURES):
             root.forget_old()
             for row in root.record.resume():
-                going = Worker(row.session, DISK, Running(row, number=row.id))
+                going = Worker(row.session, DISK, Running(row, number=row.id), is_resumed=True)
                 root.do(self._attribution.scan, root, lambda going=going: [going])
                 if row.source == HOOKS:
                     running = root.running[row.session] = Running(row, number=row.id)

@@ -211,6 +211,46 @@ def test_nothing_is_lost_or_written_when_one_is_killed(stage: Stage, program: st
     assert notes.read_text() in (NOTES, NEW_NOTES if moment == "accepted" else NOTES)
 
 
+@pytest.mark.parametrize("victim", ["Emacs", "backend"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nothing_is_lost_or_written_when_one_is_killed_while_the_terminal_asks(
+    stage: Stage, program: str, victim: str
+) -> None:
+    start(stage, program)
+    notes = stage.sandbox.notes
+    begin(stage, notes, NEW_NOTES, "plums please")
+    edit_review(stage, notes, "by hand\n")
+    stage.screen.wait_for(re.compile("is reviewing this change|Yes, allow once"))
+    if victim == "Emacs":
+        stage.emacs.send('(qwen-companion-diff-reject "notes.txt")')
+        stage.emacs.process.kill()
+        stage.screen.wait_until(lambda: not stage.sandbox.clis(), "the end of the CLI")
+        assert notes.read_text() == NOTES
+        return
+    kill_backend(stage)
+    assert "by hand" in stage.emacs.buffer_text("*qwen-companion kept: notes.txt*")
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-escape))')
+    stage.screen.wait_gone("Yes, allow once")
+    assert notes.read_text() == NOTES
+    # Accepted with changes: where its answer has reached the terminal, the text of the model may stay.
+    begin(stage, notes, NEW_NOTES, "plums again")
+    edit_review(stage, notes, "once more\n")
+    stage.screen.wait_for(re.compile("is reviewing this change|Yes, allow once"))
+    stage.model.say("All done.")
+    stage.emacs.send('(qwen-companion-diff-accept "notes.txt")')
+    kill_backend(stage)
+    kept = '(mapconcat (lambda (buffer) (with-current-buffer buffer (buffer-string))) (buffer-list) "")'
+    assert "once more" in notes.read_text() or "once more" in stage.emacs.text(kept)
+
+
+def kill_backend(stage: Stage) -> None:
+    """Kill the backend, and wait for the next one."""
+    before = stage.emacs.eval("qwen-companion-backend--restarts")
+    stage.sandbox.backend().kill()
+    ready = "(eq (qwen-companion-state) 'ready)"
+    stage.emacs.wait_until(f"(and (not (equal '{before} qwen-companion-backend--restarts)) {ready})")
+
+
 ACCEPT_ALL = """
     (add-hook 'qwen-companion-proposal-begun-functions
               (lambda (proposal)

@@ -48,7 +48,13 @@ def cli(directory: Path, *arguments: str, layer: bool = True) -> Generator[Peer]
 
 
 class Site:
-    def __init__(self, directory: Path, known: tuple[SessionState, ...] = (), unexplained_silence_s: float = 0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        known: tuple[SessionState, ...] = (),
+        unexplained_silence_s: float = 0,
+        path: str = os.defpath,
+    ) -> None:
         self.sessions: list[SessionState] = []
 
         def find_caller(_: Connection) -> Caller | None:
@@ -62,7 +68,7 @@ class Site:
             4711,
             "token",
             str(directory),
-            {"HOME": str(directory)},
+            {"HOME": str(directory), "PATH": path},
             FakeEditor(),
             find_caller,
             known=known,
@@ -137,6 +143,29 @@ async def test_what_a_cli_without_hooks_writes_is_unreviewed_where_reviews_are_w
             assert not site.doors.is_unreviewed(session_of(peer), is_open=False)
             # One that was started without the layer.
             assert not site.doors.is_unreviewed(session_of(other), is_open=True)
+
+
+@pytest.mark.parametrize("curl", [False, True])
+async def test_what_is_not_heard_of_a_cli_with_hooks_is_unreviewed_where_these_let_edits_run(
+    tmp_path: Path, curl: bool
+) -> None:
+    """Without `curl`, a hook that nobody answers counts as consent."""
+    (tmp_path / "curl").write_text("#!/bin/sh\n")
+    (tmp_path / "curl").chmod(0o700)
+    modes = ("default", "plan", "auto", "auto-edit", None)
+    sessions = [session_of(Peer(number, "", str(tmp_path), "qwen", (number,))) for number in range(len(modes))]
+    states = [
+        SessionState(session, True, state=CliState("working", 5, mode=mode))
+        for session, mode in zip(sessions, modes, strict=True)
+    ]
+    site = Site(tmp_path, tuple(states), path=str(tmp_path) if curl else "/nowhere")
+    async with running(site):
+        for scope, unreviewed in (("all", ["auto"]), ("all-modes", ["auto", "auto-edit"]), (None, [])):
+            site.doors.set_settings(Settings(layer=True, review_edits=scope))
+            found = [
+                state.state.mode for state in states if state.state and site.doors.is_unreviewed(state.session, True)
+            ]
+            assert found == ([] if curl else unreviewed)
 
 
 async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_path: Path) -> None:

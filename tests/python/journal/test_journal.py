@@ -1757,6 +1757,24 @@ async def test_a_change_that_was_to_be_reviewed_is_known_as_unreviewed(
         assert writers == {"a": (("disk", None),), "b": (("unreviewed", None),)}
 
 
+async def test_what_no_hook_was_answered_for_may_be_unreviewed(project: Project) -> None:
+    """Both what the next backend finds of a turn that goes on, and a tool of which it hears the end only."""
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
+    async with at_work(project, "Change") as (place, agent):
+        await agent.edit("a", b"agent\n")
+        await place.until({"a": "modified"})
+    project.write("b", b"agent\n")
+    async with site(project) as place:
+        place.unreviewed += ["a", "b", "c"]
+        agent = await place.agent()
+        call = {"tool_name": "write_file", "tool_input": {"file_path": str(project.write("c", b"agent\n"))}}
+        await agent.report("PostToolUse", **call)
+        await agent.edit("d", b"agent\n")
+        (turn,) = await place.until(dict.fromkeys("abcd", "modified"))
+        writers = {name: file.writers[0][0] for name, file in place.files[turn.id].items()}
+        assert writers == {"a": "write_file", "b": "unreviewed", "c": "unreviewed", "d": "write_file"}
+
+
 @pytest.mark.usefixtures("nothing_typed")
 async def test_a_prompt_that_is_told_of_late_has_what_a_cli_without_hooks_has_changed_since(
     project: Project, calls: list[str], cli: SilentCli
