@@ -110,6 +110,9 @@ class _Editor:
     def written(self, proposal: Proposal, exactly: bool) -> None:
         self._bridge.tell(messages.ProposalWritten(proposal.id, exactly))
 
+    def warn(self, text: str) -> None:
+        self._bridge.tell(messages.Notice(text))
+
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         return await self._bridge.call(messages.TypeKey(proposal.id, key, prompt), VISITED_S)
 
@@ -242,7 +245,6 @@ class Companion:
             sessions=self._sessions.states,
             changed=self._hooks_reported,
             report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
-            warn=self._warn,
             listeners=[self._diagnostics, self._journal, self._journal.rewinds, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             elsewhere=self._places,

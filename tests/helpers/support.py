@@ -432,6 +432,10 @@ class FakeEditor:
         self.text: str | None | Exception = None
         self.visited: tuple[str, ...] | None = ()
         self.types = False
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
     async def is_visited(self, path: str) -> bool:
         """Say whether `path` is among the visited files; with None for these, Emacs does not answer."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -71,7 +72,6 @@ class Doors:
         sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
         report_answers: Callable[[str, tuple[HookAnswer, ...]], None],
-        warn: Callable[[str], None],
         listeners: Sequence[Listener] = (),
         added: Callable[[], JsonObject] = dict,
         silence_s: float = SILENCE_S,
@@ -82,8 +82,8 @@ class Doors:
 
         `known` has the states of sessions from an earlier process; `sessions` returns the connected CLIs.  `changed` is
         called when `annotated` would return another result, `report_answers`, while watched, with the answers to the
-        hooks of a session, `warn` with a text for the user.  `listeners` hear the events that hooks report,
-        `added` returns more settings for the layer.  `elsewhere` has the CLIs of other places.
+        hooks of a session.  `listeners` hear the events that hooks report, `added` returns more settings for the layer.
+        `elsewhere` has the CLIs of other places.
         """
         self.secret = door_secret(token)
         self._port = port
@@ -101,7 +101,6 @@ class Doors:
         self._changed = changed
         self._report_answers = report_answers
         self._is_watched = False
-        self._warn = warn
         self._silence_s = silence_s
         self._unexplained_silence_s = unexplained_silence_s
         self._settings = Settings()
@@ -230,6 +229,7 @@ class Doors:
         from qwen_companion.doors.questions import Questions
         from qwen_companion.doors.reviews import HookReviews
         from qwen_companion.doors.states import States
+        from qwen_companion.doors.terminal_files import terminal_files
 
         states = States(
             {
@@ -238,12 +238,12 @@ class Doors:
                 if state.session.peer is not None and state.session.id in self._known
             }
         )
-        reviews = HookReviews(tasks, self._editor, self._directory, self._warn)
+        files_of = partial(terminal_files, self._directory)
         return HookHandler(
             tasks,
             states,
-            reviews,
-            Questions(tasks, self._editor, self._directory, self._environ, self._warn, elsewhere=self._elsewhere),
+            HookReviews(tasks, self._editor, files_of),
+            Questions(tasks, self._editor, files_of, self._environ, elsewhere=self._elsewhere),
             self._listeners,
             self._find_caller,
             self._sessions,
@@ -254,10 +254,9 @@ class Doors:
 
     def decide(self, identifier: str, decision: Decision) -> None:
         """Take the user's decision on the proposal `identifier`, which came by a hook."""
-        if self._handler is None:
+        handler = self._handler
+        if not handler or not any(held.decide(identifier, decision) for held in (handler.questions, handler.reviews)):
             self._editor.settled(identifier)
-        elif not self._handler.questions.decide(identifier, decision):
-            self._handler.reviews.decide(identifier, decision)
 
     def waiting(self) -> Sequence[Proposal]:
         """Return the proposals that came by a hook and on which the user has not decided."""
@@ -319,7 +318,7 @@ class Doors:
                 session = state.session
                 if session.id in self._silent and self._state(session) is not None:
                     del self._silent[session.id]
-                    self._warn(f"{session.label} calls its hooks after all")
+                    self._editor.warn(f"{session.label} calls its hooks after all")
         self._changed()
 
     async def _watch(self, session: KnownSession) -> None:
@@ -330,7 +329,9 @@ class Doors:
             reason = await self._silence(session)
         if reason is not None:
             self._silent[session.id] = reason
-            self._warn(f"{session.label} calls no hooks ({reason}): edits about which it does not ask are not reviewed")
+            self._editor.warn(
+                f"{session.label} calls no hooks ({reason}): edits about which it does not ask are not reviewed"
+            )
             self._changed()
 
     async def _silence(self, session: KnownSession) -> str | None:

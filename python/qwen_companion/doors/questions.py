@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans and questions of CLIs, shown in Emacs and answered there or in the terminal, whichever comes first.
 
-The hook by which a CLI asks is held for the better part of a minute, longer it does not wait.  Meanwhile a refusal,
-with the user's comments, and the answers to questions go to the model as the message of a denial: that is the one way
-for a text.  A plan is approved by letting the terminal ask, and answering there: by the key for the mode that the user
-wants, or else by the files of `terminal_files`.  After the hold the terminal is answered too: a text then goes as the
-next prompt.  An edited plan goes with the tool's result.  In a terminal of Emacs whose CLI runs at another place, and
-has no files here, keys answer all that, once a hook has told that the terminal asks.
+While the hook by which a CLI asks is held, see `held`, a refusal, with the user's comments, and the answers go to the
+model as the message of a denial: that is the one way for a text.  A plan is approved by letting the terminal ask, and
+answering there: by the key for the mode that the user wants, or else by its files.  After the hold the terminal is
+answered too: a text then goes as the next prompt.  An edited plan goes with the tool's result.  In a terminal of Emacs
+whose CLI runs at another place, and has no files here, keys answer all that, once a hook has told that the terminal
+asks.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,25 +25,16 @@ from pydantic import BaseModel, Field, ValidationError
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Elsewhere, Reply, run_while_wanted
+from qwen_companion.doors.held import POLL_S, Asker, Held, HeldCalls, Limits
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.reviews import HOLD_S, OPEN_S, Asker, begin_review
-from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
+from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Decision, Proposal, text_digest
+from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Proposal, text_digest
 from qwen_companion.ide.tools import Editor
 from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.threads import in_thread
-
-CONFIRM_S = 15.0
-"""How long the terminal may take to ask after its hook was answered, in seconds."""
-
-KEY_S = 3.0
-"""How long it may take to react to a key, in seconds."""
-
-_POLL_S = 0.1
 
 _MODE_KEYS = {None: "1", "auto-edit": "2"}
 """The keys by which the terminal approves a plan, by the mode that follows; None for the one before.
@@ -82,35 +72,16 @@ class _Questions(BaseModel):
 
 
 @dataclass(eq=False)
-class _Held:
-    """What the process `pid` asks by its tool `tool` since `time`, the timestamp of its event; `text` is the plan.
+class _Held(Held):
+    """A plan, the `text`, or questions.
 
-    `files` answer in its terminal, or `by_keys` keys do, where that is possible; `before` are the ids of its questions
-    before this one.  `decided` is set once there is a `decision`, `asked` when the terminal asks and keys answer.
+    The model reads an edited plan that is too long for its tool's result from `file`.
     """
 
-    proposal: Proposal
-    pid: int
-    tool: str
-    time: str
-    text: str
-    files: TerminalFiles | None
-    before: Collection[str]
-    by_keys: bool
-    place: str | None
-    file: str
-    """From which the model reads a plan that is too long for its tool's result."""
-    decided: anyio.Event = field(default_factory=anyio.Event)
-    asked: anyio.Event = field(default_factory=anyio.Event)
-    decision: Decision | None = None
-    released: bool = False
+    text: str = field(kw_only=True)
+    file: str = field(kw_only=True)
     prompt: str | None = None
     """A text for the model, sent as a prompt once the turn is over."""
-
-    @property
-    def answerable(self) -> bool:
-        """Whether its terminal can be answered from Emacs."""
-        return self.files is not None or self.by_keys
 
     @property
     def allowed(self) -> bool:
@@ -133,36 +104,24 @@ class _Held:
         return reason or _REFUSED
 
 
-class Questions:
+class Questions(HeldCalls[_Held]):
     """See the top of this file.  One plan or form of questions of a process at a time; a listener of hooks."""
 
     def __init__(
         self,
         tasks: TaskGroup,
         editor: Editor,
-        directory: str,
+        files_of: Callable[[Peer], TerminalFiles | None],
         environ: Mapping[str, str],
-        warn: Callable[[str], None],
-        hold_s: float = HOLD_S,
-        confirm_s: float = CONFIRM_S,
-        key_s: float = KEY_S,
-        files_of: Callable[[Peer, str], TerminalFiles | None] = terminal_files,
+        limits: Limits | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`directory` has the files of terminals; plans are kept where `environ` says.  `warn` tells the user."""
+        """Keep plans where `environ` says; for the others see `HeldCalls`."""
+        super().__init__(tasks, editor, files_of, limits)
         self.wanted = False
         """Whether plans and questions are shown in Emacs."""
-        self._tasks = tasks
-        self._editor = editor
-        self._directory = directory
         self._environ = environ
-        self._warn = warn
-        self._hold_s = hold_s
-        self._confirm_s = confirm_s
-        self._key_s = key_s
-        self._files_of = files_of
         self._elsewhere = elsewhere
-        self._held: dict[int, _Held] = {}
 
     # --- Asking ---
 
@@ -171,11 +130,11 @@ class Questions:
         held = await self._begin(request, asker, gone) if self.wanted else None
         if held is None:
             return Reply()
-        if not held.answerable and held.proposal.kind == PLAN:
+        if not held.is_answerable and held.proposal.kind == PLAN:
             self._release(held, "this CLI takes the answer in its terminal only")
             return Reply()
-        await run_while_wanted(held.decided.wait, self._hold_s, gone)
-        if self._held.get(held.pid) is not held:
+        await run_while_wanted(held.decided.wait, self._limits.hold_s, gone)
+        if held.proposal.id not in self._held:
             return Reply()
         if gone.is_set():
             self._end(held, "it was cancelled in the terminal")
@@ -184,9 +143,9 @@ class Questions:
             self._release(held, "its terminal asks now")
             return Reply()
         if held.allowed:
-            held.released = True
+            held.is_asked = True
             return Reply(after=partial(self._begin_answer, held))
-        del self._held[held.pid]
+        del self._held[held.proposal.id]
         return Reply(events.deny(held.message()), lambda: self._editor.settled(held.proposal.id))
 
     async def _begin(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> _Held | None:
@@ -200,7 +159,7 @@ class Questions:
         if asked is None:
             return None
         text, questions = asked
-        if earlier := self._held.get(peer.pid):
+        if earlier := self._of(peer):
             self._end(earlier, "it asks anew")
         proposal = Proposal(
             HOOK_PREFIX + secrets.token_hex(8),
@@ -211,15 +170,10 @@ class Questions:
             directory=project,
             questions=questions,
         )
-        files = await in_thread(self._files_of, peer, self._directory)
+        files = await in_thread(self._files_of, peer)
         before = () if files is None else await in_thread(files.awaited)
-        held = self._held[peer.pid] = _Held(
-            *(proposal, peer.pid, request.tool_name, request.timestamp, text, files, before),
-            by_keys=peer.terminal is not None,
-            place=peer.place,
-            file=proposal.path,
-        )
-        if await begin_review(self._editor, proposal, asker.label, text, OPEN_S, gone) is None:
+        held = _Held(proposal, asker, request, files, before, text=text, file=proposal.path)
+        if await self._begin_review(held, asker.label, text, gone) is None:
             return held
         # If it shows it when it has time, it is told at once that it is over.
         self._end(held, "Emacs was busy; answer in the terminal")
@@ -234,49 +188,30 @@ class Questions:
         return name if self._elsewhere is None else self._elsewhere.name_of(peer, name)
 
     def _release(self, held: _Held, reason: str) -> None:
-        held.released = True
-        self._editor.released(held.proposal, reason, held.answerable)
+        held.is_asked = True
+        self._editor.released(held.proposal, reason, held.is_answerable)
 
     def _end(self, held: _Held, reason: str) -> None:
         """End `held`, for which nobody waits any more."""
-        if self._held.get(held.pid) is held:
-            del self._held[held.pid]
-        self._editor.abandon(held.proposal, reason)
-        if held.decision is not None:
-            self._editor.settled(held.proposal.id)
-        held.decided.set()
+        self._held.pop(held.proposal.id, None)
+        self._abandon(held, reason)
 
     # --- Answering ---
 
-    def decide(self, identifier: str, decision: Decision) -> bool:
-        """Take the user's decision on the proposal `identifier`; return whether it is known here."""
-        held = self._find(identifier)
-        if held is None:
-            return False
-        if held.decision is None:
-            held.decision = decision
-            if held.released:
-                self._begin_answer(held)
-            held.decided.set()
-        return True
-
     def release(self, identifier: str) -> None:
         """Have the terminal ask about the proposal `identifier`."""
-        held = self._find(identifier)
-        if held is not None and not held.released:
+        held = self._held.get(identifier)
+        if held is not None and not held.is_asked:
             held.decided.set()
 
-    def _find(self, identifier: str) -> _Held | None:
-        return next((held for held in self._held.values() if held.proposal.id == identifier), None)
+    def _of(self, peer: Peer) -> _Held | None:
+        return next((held for held in self._held.values() if held.pid == peer.pid), None)
 
-    def _begin_answer(self, held: _Held) -> None:
-        self._tasks.start_soon(self._answer_in_terminal, held)
-
-    async def _answer_in_terminal(self, held: _Held) -> None:
+    async def _answer_terminal(self, held: _Held) -> None:
         """Answer what the terminal asks with the decision on `held`."""
         try:
-            request = await self._awaited_request(held)
-            if self._held.get(held.pid) is not held:
+            request = await self._request(held)
+            if held.proposal.id not in self._held:
                 return
             if held.allowed and held.decision is not None:
                 await self._save(held, held.decision.content or "")
@@ -287,8 +222,8 @@ class Questions:
             elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
                 await in_thread(held.files.answer, request, held.allowed)
         except (CompanionError, OSError) as error:
-            if self._held.get(held.pid) is held:
-                self._warn(f"{error}: answer in the terminal")
+            if held.proposal.id in self._held:
+                self._editor.warn(f"{error}: answer in the terminal")
                 self._end(held, "the terminal did not take the answer")
         else:
             self._editor.settled(held.proposal.id)
@@ -300,27 +235,9 @@ class Questions:
         :raises CompanionError: when it cannot be written at the place of the CLI
         """
         await in_thread(save_plan, held.proposal.path, plan)
-        if held.place is not None and self._elsewhere is not None and held.file in (held.context or ""):
-            held.file = await self._elsewhere.lay_plan(held.place, plan)
-
-    async def _awaited_request(self, held: _Held) -> str:
-        """Return the id under which the terminal asks about `held`, once it does; "" where keys answer.
-
-        :raises PromptError: if it does not ask
-        """
-        with anyio.move_on_after(self._confirm_s if held.answerable else 0.0):
-            # After an event of more than 1 MiB, as a long plan is, the CLI writes no events any more.
-            late = math.inf
-            while held.files is not None and anyio.current_time() < late:
-                if late == math.inf and held.by_keys and held.asked.is_set():
-                    late = anyio.current_time() + self._key_s
-                for request, asked in (await in_thread(held.files.awaited)).items():
-                    if asked.tool == held.tool and request not in held.before:
-                        return request
-                await anyio.sleep(_POLL_S)
-            await held.asked.wait()
-            return ""
-        raise PromptError("the terminal takes no answer from Emacs")
+        place = held.asker.peer.place
+        if place is not None and self._elsewhere is not None and held.file in (held.context or ""):
+            held.file = await self._elsewhere.lay_plan(place, plan)
 
     async def _answer_by_keys(self, held: _Held) -> None:
         """Answer what the terminal asks about `held` by keys.
@@ -332,9 +249,9 @@ class Questions:
         with suppress(EmacsUnavailableError):
             if await self._editor.type_key(held.proposal, key, held.prompt):
                 held.prompt = None
-                with anyio.move_on_after(self._confirm_s):
-                    while self._held.get(held.pid) is held:
-                        await anyio.sleep(_POLL_S)
+                with anyio.move_on_after(self._limits.confirm_s):
+                    while held.proposal.id in self._held:
+                        await anyio.sleep(POLL_S)
                     return
         raise PromptError("the terminal takes no answer from Emacs")
 
@@ -349,9 +266,9 @@ class Questions:
             return False
         with suppress(EmacsUnavailableError):
             if await self._editor.type_key(held.proposal, _MODE_KEYS[mode]):
-                with anyio.move_on_after(self._key_s):
+                with anyio.move_on_after(self._limits.key_s):
                     while request in await in_thread(files.awaited):
-                        await anyio.sleep(_POLL_S)
+                        await anyio.sleep(POLL_S)
                     return True
         return False
 
@@ -368,25 +285,25 @@ class Questions:
 
     async def hear(self, report: Report) -> str | None:
         """Take `report`; return the edited plan with the result of its tool."""
-        event, held = report.event, self._held.get(report.peer.pid)
+        event, held = report.event, self._of(report.peer)
         if isinstance(event, events.PostToolUse):
             return await self._ran(event, report.peer, held)
         if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
-            files = await in_thread(self._files_of, report.peer, self._directory)
+            files = await in_thread(self._files_of, report.peer)
             if files is not None:
                 await in_thread(files.trim)
         if held is not None and _begins_question(event, held):
-            held.asked.set()
-        if held is not None and held.released and _ends_question(event, held.time):
+            held.dialog.set()
+        if held is not None and held.is_asked and _ends_question(event, held.event.timestamp):
             await self._ended_in_terminal(held)
         return None
 
     async def _ran(self, event: events.PostToolUse, peer: Peer, held: _Held | None) -> str | None:
         """Note that a plan was approved or questions were answered, with what is `held` for the process of `peer`."""
-        if held is None or held.tool != event.tool_name:
+        if held is None or held.event.tool_name != event.tool_name:
             held = None
         else:
-            del self._held[held.pid]
+            del self._held[held.proposal.id]
         if event.tool_name == events.EXIT_PLAN and not (held and held.allowed):
             await self._keep(event, peer)
         if held is None:
@@ -404,32 +321,29 @@ class Questions:
                 path = await in_thread(plan_path, self._environ, project, peer.conversation(event.session_id), now())
                 await in_thread(save_plan, path, asked[0])
         except (FileNameError, OSError) as error:
-            self._warn(f"the approved plan cannot be kept: {error}")
+            self._editor.warn(f"the approved plan cannot be kept: {error}")
 
     async def _ended_in_terminal(self, held: _Held) -> None:
         """Note that the turn of `held` is over without its tool."""
-        del self._held[held.pid]
+        del self._held[held.proposal.id]
         if held.decision is None:
             self._end(held, "it was answered in the terminal")
         elif held.prompt is not None and held.files is not None:
-            try:
-                await in_thread(append_prompt, self._directory.rstrip("/"), held.files.answers, held.prompt)
-            except PromptError as error:
-                self._warn(f"{error}; the model has not got your text")
+            await self._send_prompt(held.files, held.prompt)
         elif held.allowed:
-            self._warn("the plan was refused in the terminal before it could be approved from Emacs")
+            self._editor.warn("the plan was refused in the terminal before it could be approved from Emacs")
 
     def ended(self, peer: Peer) -> None:
         """End what is held for the process of `peer`."""
-        if held := self._held.pop(peer.pid, None):
+        if held := self._of(peer):
             self._end(held, "the CLI has ended")
 
 
 def _begins_question(event: events.Event, held: _Held) -> bool:
     """Return whether `event` tells that the terminal asks about `held`."""
-    if not isinstance(event, events.AttentionRequest) or (event.timestamp and event.timestamp < held.time):
+    if not isinstance(event, events.AttentionRequest) or (event.timestamp and event.timestamp < held.event.timestamp):
         return False
-    return event.notification_type == "permission_prompt" and held.tool in event.message
+    return event.notification_type == "permission_prompt" and held.event.tool_name in event.message
 
 
 def _ends_question(event: events.Event, since: str) -> bool:

@@ -5,9 +5,8 @@ The CLI calls a hook before each of them, and waits for its answer.  Accepted as
 rejected, it does not, and the model reads why.  Accepted with changes, the text is written here, and the model reads
 what became of its edit.
 
-A hook is held for the better part of a minute; longer no CLI waits.  Then its terminal asks, for as long as it takes,
-and is answered from here: by its files, see `terminal_files`, or by a key.  A subagent has no terminal, and is told to
-make the same call again, which is held for the same review; so is a CLI that works without a terminal.
+A subagent has no terminal that asks when its hook is not held any more, see `held`: it is told to make the same call
+again, which is held for the same review.  So is a CLI that works without a terminal.
 
 What is shown is what the CLI would write, to the byte.  Where that is not known, the terminal asks, with the CLI's own
 difference.  Nothing here permits what the CLI would have asked about: commands, and edits that it has asked about, are
@@ -29,35 +28,19 @@ from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, ask, refuse, run_while_wanted
 from qwen_companion.doors.files import CHANGED, Files
-from qwen_companion.doors.hook_settings import OPEN, REVIEW_TIMEOUT_S, covers
-from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.terminal_files import TerminalFiles, terminal_files
+from qwen_companion.doors.held import BUSY, Asker, Held, HeldCalls, Limits
+from qwen_companion.doors.hook_settings import OPEN, covers
+from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.frozen import frozen
-from qwen_companion.ide.proposals import HOOK_PREFIX, Decision, Proposal, text_digest
+from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
 from qwen_companion.texts.unified import unified
 from qwen_companion.threads import in_thread
 
-OPEN_S = 10.0
-"""How long Emacs may take to begin a review; after that the terminal asks."""
-
-HOLD_S = REVIEW_TIMEOUT_S - 10.0
-"""How long a hook is held: less than the CLI waits, so that it is answered."""
-
-RETURN_S = 600.0
-"""How long a review stays open after the model was told to make its call again, and has not."""
-
-CONFIRM_S = 15.0
-"""How long the terminal may take to ask after its hook was answered, in seconds."""
-
-_POLL_S = 0.1
-
 _YES_KEY, _NO_KEY = "1", "\x1b"
-
-BUSY = "Emacs is busy and shows no review."
 
 UNKNOWN_CLI = "Emacs does not know the program that wants to make this change."
 
@@ -99,19 +82,6 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 @frozen
-class Asker:
-    """The CLI that asks: the process of `peer`, its `label` for the user, its `session` for Emacs.
-
-    `files` are those where it runs, None where that place is not served.
-    """
-
-    peer: Peer
-    session: str
-    label: str
-    files: Files | None
-
-
-@frozen
 class _Facts:
     """An edit compared with the disk: the `data` there, None where there is no file, and the text `proposed` for it.
 
@@ -132,27 +102,17 @@ class UnreviewableError(Exception):
 
 
 @dataclass(eq=False)
-class _Held:
-    """A review of the call `event` of `asker`, which writes `path` of `target`; `facts` are of the time when it began.
+class _Held(Held):
+    """A review of a call that writes `path` of `target`; `facts` are of the time when it began.
 
-    `decided` is set once there is a `decision`, `dialog` when the terminal asks, where that is not seen in its `files`.
-    `is_held` says that the hook waits, `is_asked` that the terminal asks; with neither, the model is to make its call
-    again.
+    `is_held` says that the hook waits; if neither does nor the terminal asks, the model is to make its call again.
     """
 
-    proposal: Proposal
-    asker: Asker
-    event: events.PreToolUse
-    path: str
-    target: Files
-    facts: _Facts
-    files: TerminalFiles | None
+    path: str = field(kw_only=True)
+    target: Files = field(kw_only=True)
+    facts: _Facts = field(kw_only=True)
     is_held: bool = True
-    is_asked: bool = False
     is_answered: bool = False
-    decided: anyio.Event = field(default_factory=anyio.Event)
-    dialog: anyio.Event = field(default_factory=anyio.Event)
-    decision: Decision | None = None
     abandonment: asyncio.TimerHandle | None = None
     """The timer that ends it while the model is to make its call again."""
 
@@ -184,33 +144,19 @@ Hear = Callable[[events.ToolEvent], Awaitable[str]]
 """Has the listeners hear an event, waits for them, and returns their texts for the model, "" for none."""
 
 
-class HookReviews:
-    """See the top of this file.  Its methods are for the event loop."""
+class HookReviews(HeldCalls[_Held]):
+    """See the top of this file."""
 
     def __init__(
         self,
         tasks: TaskGroup,
         editor: Editor,
-        directory: str,
-        warn: Callable[[str], None],
-        open_s: float = OPEN_S,
-        hold_s: float = HOLD_S,
-        return_s: float = RETURN_S,
-        confirm_s: float = CONFIRM_S,
-        files_of: Callable[[Peer, str], TerminalFiles | None] = terminal_files,
+        files_of: Callable[[Peer], TerminalFiles | None],
+        limits: Limits | None = None,
     ) -> None:
-        """`directory` has the files of terminals; `warn` tells the user.  For the limits, in seconds, see above."""
+        """See `HeldCalls`."""
+        super().__init__(tasks, editor, files_of, limits)
         self.scope: str | None = None
-        self._tasks = tasks
-        self._editor = editor
-        self._directory = directory
-        self._warn = warn
-        self._open_s = open_s
-        self._hold_s = hold_s
-        self._return_s = return_s
-        self._confirm_s = confirm_s
-        self._files_of = files_of
-        self._held: dict[str, _Held] = {}
         self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
         """The edits that the CLI of each process has asked about by itself, which have not begun."""
 
@@ -228,7 +174,7 @@ class HookReviews:
         `agent` is the name of the subagent that makes the call, if it is one.  `gone` is set when nobody waits for the
         reply.
         """
-        ends = anyio.current_time() + self._hold_s
+        ends = anyio.current_time() + self._limits.hold_s
         target = None if asker is None else asker.files
         if not covers(self.scope, event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
             return Reply()
@@ -241,7 +187,12 @@ class HookReviews:
             facts = await in_thread(_facts, event, path, await target.review_file(path))
             held = self._find(event, path, asker, facts)
             if held is None:
-                held = await self._begin(event, path, asker, target, agent, facts, gone)
+                files = None if agent else await in_thread(self._files_of, asker.peer)
+                proposal = Proposal(
+                    HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed)
+                )
+                held = _Held(proposal, asker, event, files, path=path, target=target, facts=facts)
+                await self._begin(held, agent, gone)
         except (FileNameError, TargetError, UnreviewableError) as error:
             return Reply(ask(str(error)))
         await run_while_wanted(held.decided.wait, ends - anyio.current_time(), gone)
@@ -283,7 +234,7 @@ class HookReviews:
     def _find(self, event: events.PreToolUse, path: str, asker: Asker, facts: _Facts) -> _Held | None:
         """Return the review of the same change by the same agent, which was to make its call again."""
         for held in self._held.values():
-            same = (held.asker.peer.pid, held.event.agent_id, held.path) == (asker.peer.pid, event.agent_id, path)
+            same = (held.pid, held.event.agent_id, held.path) == (asker.peer.pid, event.agent_id, path)
             if same and held.facts == facts and not held.is_held and not held.is_answered:
                 held.event, held.is_held, held.is_asked = event, True, False
                 if held.abandonment is not None:
@@ -291,58 +242,34 @@ class HookReviews:
                 return held
         return None
 
-    async def _begin(
-        self,
-        event: events.PreToolUse,
-        path: str,
-        asker: Asker,
-        target: Files,
-        agent: str | None,
-        facts: _Facts,
-        gone: anyio.Event,
-    ) -> _Held:
-        """Have the review shown; `gone` is set when nobody waits for it.
+    async def _begin(self, held: _Held, agent: str | None, gone: anyio.Event) -> None:
+        """Have the review `held` of `agent` shown; `gone` is set when nobody waits for it.
 
         :raises UnreviewableError: when it is not shown
         """
-        proposal = Proposal(HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed))
-        label = asker.label if agent is None else f"{agent} of {asker.label or 'the CLI'}"
-        files = None if agent else await in_thread(self._files_of, asker.peer, self._directory)
-        held = self._held[proposal.id] = _Held(proposal, asker, event, path, target, facts, files)
-        refusal = await begin_review(self._editor, proposal, label, facts.proposed, self._open_s, gone)
-        if refusal is None:
-            return held
-        del self._held[proposal.id]
-        if refusal == BUSY:
-            # If it shows the review when it has time, it is told at once that it is over.
-            self._editor.abandon(proposal)
-        raise UnreviewableError(refusal)
+        label = held.asker.label if agent is None else f"{agent} of {held.asker.label or 'the CLI'}"
+        refusal = await self._begin_review(held, label, held.facts.proposed, gone)
+        if refusal is not None:
+            del self._held[held.proposal.id]
+            if refusal == BUSY:
+                # If it shows the review when it has time, it is told at once that it is over.
+                self._editor.abandon(held.proposal)
+            raise UnreviewableError(refusal)
 
     def _await_same_call(self, held: _Held) -> None:
         held.is_asked = False
         if held.abandonment is not None:
             held.abandonment.cancel()
         loop = asyncio.get_running_loop()
-        held.abandonment = loop.call_later(self._return_s, self._end, held, "the model has not come back to it")
+        held.abandonment = loop.call_later(self._limits.return_s, self._end, held, "the model has not come back to it")
 
     def _release(self, held: _Held) -> None:
         """Leave `held` to the terminal, which asks now if there is one."""
         held.is_asked = True
-        if held.files is not None or held.asker.peer.terminal is not None:
+        if held.is_answerable:
             self._editor.released(held.proposal, "its terminal asks as well", answerable=True)
 
     # --- The decision
-
-    def decide(self, identifier: str, decision: Decision) -> None:
-        """Take the user's decision on the proposal `identifier`."""
-        held = self._held.get(identifier)
-        if held is None or held.decision is not None:
-            self._editor.settled(identifier)
-            return
-        held.decision = decision
-        held.decided.set()
-        if held.is_asked:
-            self._tasks.start_soon(self._answer_terminal, held)
 
     async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
@@ -367,18 +294,30 @@ class HookReviews:
     async def _answer_terminal(self, held: _Held) -> None:
         """Answer what the terminal asks with the decision on `held`."""
         try:
-            if held.files is None and held.asker.peer.terminal is None and not held.dialog.is_set():
+            if not held.is_answerable and not held.dialog.is_set():
                 # Nobody is asked there, it seems: the model makes its call again.
                 self._await_same_call(held)
                 return
-            await _give_answer(held, self._editor, self._confirm_s)
+            await self._give_answer(held)
         except (CompanionError, OSError) as error:
             if held.proposal.id in self._held:
-                self._warn(f"{error}: answer in the terminal")
+                self._editor.warn(f"{error}: answer in the terminal")
                 self._end(held, "the terminal did not take the answer")
             return
         held.is_answered = True
         self._editor.settled(held.proposal.id)
+
+    async def _give_answer(self, held: _Held) -> None:
+        """Tell the terminal the decision on `held` once it asks.
+
+        :raises PromptError: when it does not ask, or takes no answer
+        :raises OSError: when its files cannot be read
+        """
+        allowed = held.content is not None and (held.facts.data is None or held.content != held.facts.text)
+        if (request := await self._request(held)) and held.files is not None:
+            await in_thread(held.files.answer, request, allowed)
+        elif not await self._editor.type_key(held.proposal, _YES_KEY if allowed else _NO_KEY, held.prompt):
+            raise PromptError("the terminal takes no answer from Emacs")
 
     # --- The ends of calls
 
@@ -402,7 +341,7 @@ class HookReviews:
         for held in self._of(pid, event):
             if held.is_asked and not held.dialog.is_set():
                 held.dialog.set()
-                if held.files is None and held.asker.peer.terminal is None:
+                if not held.is_answerable:
                     self._editor.released(held.proposal, "its terminal asks now", answerable=False)
 
     def _note_batch(self, pid: int, event: events.PostToolBatch) -> None:
@@ -456,7 +395,7 @@ class HookReviews:
 
     def _of(self, pid: int, event: events.Event | None) -> list[_Held]:
         """Return what is held of process `pid`, with an `event` of the conversation only what it can concern."""
-        found = [held for held in self._held.values() if held.asker.peer.pid == pid]
+        found = [held for held in self._held.values() if held.pid == pid]
         if event is None:
             return found
         # Versions that name no turns do not say either whether a subagent makes a call.
@@ -473,18 +412,9 @@ class HookReviews:
         if held.abandonment is not None:
             held.abandonment.cancel()
         if not held.is_answered:
-            self._editor.abandon(held.proposal, reason)
-            if held.decision is not None:
-                self._editor.settled(held.proposal.id)
+            self._abandon(held, reason)
         elif held.files is not None and held.prompt is not None:
             self._tasks.start_soon(self._send_prompt, held.files, held.prompt)
-        held.decided.set()
-
-    async def _send_prompt(self, files: TerminalFiles, prompt: str) -> None:
-        try:
-            await in_thread(append_prompt, files.directory, files.answers, prompt)
-        except PromptError as error:
-            self._warn(f"{error}; the model has not got your reason")
 
 
 def _ends_turn(event: events.Event) -> bool:
@@ -494,25 +424,6 @@ def _ends_turn(event: events.Event) -> bool:
     if isinstance(event, events.AttentionRequest):
         return event.notification_type == "idle_prompt"
     return event.begins_turn or isinstance(event, events.Stop | events.StopFailure | events.SessionEnd)
-
-
-async def begin_review(
-    editor: Editor, proposal: Proposal, label: str, text: str, limit_s: float, gone: anyio.Event
-) -> str | None:
-    """Have `text` of `proposal` shown; return None, or why it is not.
-
-    That is `BUSY` where Emacs has not answered within `limit_s` seconds, or `gone` was set before.
-    """
-    answers: list[str | None] = []
-
-    async def ask_editor() -> None:
-        try:
-            answers.append(await editor.open_review(proposal, label, text))
-        except EmacsUnavailableError as error:
-            answers.append(str(error))
-
-    await run_while_wanted(ask_editor, limit_s, gone)
-    return answers[0] if answers else BUSY
 
 
 async def _pass(held: _Held) -> events.Answer:
@@ -538,26 +449,6 @@ async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
     await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
     said = await hear(events.PostToolUse.model_validate(held.event.model_dump()))
     return refuse("\n\n".join(filter(None, (held.words(_WRITTEN_HERE), said))))
-
-
-async def _give_answer(held: _Held, editor: Editor, confirm_s: float) -> None:
-    """Tell the terminal the decision on `held` once it asks.
-
-    :raises PromptError: when it does not ask, or takes no answer
-    :raises OSError: when its files cannot be read
-    """
-    allowed = held.content is not None and (held.facts.data is None or held.content != held.facts.text)
-    with anyio.move_on_after(confirm_s):
-        while held.files is not None:
-            for request, asked in (await in_thread(held.files.awaited)).items():
-                if asked.call == held.event.tool_call_id:
-                    await in_thread(held.files.answer, request, allowed)
-                    return
-            await anyio.sleep(_POLL_S)
-        await held.dialog.wait()
-        if await editor.type_key(held.proposal, _YES_KEY if allowed else _NO_KEY, held.prompt):
-            return
-    raise PromptError("the terminal takes no answer from Emacs")
 
 
 def _path(event: events.ToolEvent) -> object:

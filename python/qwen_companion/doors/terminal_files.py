@@ -93,8 +93,8 @@ class TerminalFiles:
         append_line(self.directory, self.answers, json.dumps(entry))
 
 
-def terminal_files(peer: Peer, directory: str) -> TerminalFiles | None:
-    """Return the files of the CLI in the process of `peer`, None where it has none in `directory`."""
+def terminal_files(directory: str, peer: Peer) -> TerminalFiles | None:
+    """Return the files in `directory` of the CLI in the process of `peer`, None where it has none there."""
     if peer.place is not None:
         return None
     try:

@@ -62,6 +62,10 @@ class Editor(Protocol):
         """Tell Emacs that the CLI has written what the user accepted of `proposal`, `exactly` or another text."""
         ...
 
+    def warn(self, text: str) -> None:
+        """Tell the user `text`."""
+        ...
+
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
 

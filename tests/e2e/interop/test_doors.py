@@ -20,8 +20,9 @@ import pytest
 
 from clis import GEMINI, QWEN_SETTINGS
 from model_types import Answer, Call
+from qwen_companion.doors.held import HOLD_S
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
-from qwen_companion.doors.reviews import HOLD_S, STILL_REVIEWING
+from qwen_companion.doors.reviews import STILL_REVIEWING
 from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
 from test_auto_mode import begin, edit_review, wait_for_review

@@ -22,6 +22,7 @@ from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Se
 from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of
 from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor
@@ -63,19 +64,20 @@ class Site:
             return Caller(state.session.peer, "Qwen Code", "0.24.4")
 
         self.warnings: asyncio.Queue[str] = asyncio.Queue()
+        self.editor = editor = FakeEditor()
+        editor.warn = lambda text: self.warnings.put_nowait(text)
         self.changes = anyio.Event()
         self.doors = Doors(
             4711,
             "token",
             str(directory),
             {"HOME": str(directory), "PATH": path},
-            FakeEditor(),
+            editor,
             find_caller,
             known=known,
             sessions=lambda: self.sessions,
             changed=lambda: self.changes.set(),
             report_answers=lambda _session, _answers: None,
-            warn=self.warnings.put_nowait,
             silence_s=0,
             unexplained_silence_s=unexplained_silence_s,
         )
@@ -166,6 +168,18 @@ async def test_what_is_not_heard_of_a_cli_with_hooks_is_unreviewed_where_these_l
                 state.state.mode for state in states if state.state and site.doors.is_unreviewed(state.session, True)
             ]
             assert found == ([] if curl else unreviewed)
+
+
+async def test_a_decision_about_nothing_is_settled(tmp_path: Path) -> None:
+    """Also once a hook was called."""
+    site = Site(tmp_path)
+    async with running(site):
+        with cli(tmp_path) as peer:
+            site.doors.decide("hook-0", Decision(None))
+            await anyio.wait_all_tasks_blocked()
+            await site.call_hook(session_of(peer))
+            site.doors.decide("hook-1", Decision(None))
+    assert site.editor.log == [("settled", "hook-0"), ("settled", "hook-1")]
 
 
 async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_path: Path) -> None:

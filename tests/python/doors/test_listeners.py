@@ -104,8 +104,8 @@ def handler_of(
     return HookHandler(
         tasks,
         States(),
-        HookReviews(tasks, FakeEditor(), "/w", print),
-        Questions(tasks, FakeEditor(), "/w", {"HOME": "/w"}, print),
+        HookReviews(tasks, FakeEditor(), lambda _: None),
+        Questions(tasks, FakeEditor(), lambda _: None, {"HOME": "/w"}),
         listeners,
         find_caller=find_caller,
         sessions=lambda: sessions,
@@ -154,8 +154,8 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         handler = HookHandler(
             tasks,
             States(),
-            HookReviews(tasks, editor, str(tmp_path), print),
-            Questions(tasks, editor, str(tmp_path), environ, print, elsewhere=Far()),
+            HookReviews(tasks, editor, lambda _: None),
+            Questions(tasks, editor, lambda _: None, environ, elsewhere=Far()),
             (),
             find_caller=lambda _: None,
             sessions=lambda: sessions,
@@ -436,7 +436,6 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
         sessions=lambda: (),
         changed=lambda: None,
         report_answers=lambda _session, _answers: None,
-        warn=lambda _: None,
         listeners=listeners,
         added=lambda: added,
     )

@@ -27,9 +27,9 @@ from qwen_companion.doors.events import (
     PostToolUse,
     UserPromptSubmit,
 )
+from qwen_companion.doors.held import Asker, Limits
 from qwen_companion.doors.listeners import Report
 from qwen_companion.doors.questions import Questions
-from qwen_companion.doors.reviews import Asker
 from qwen_companion.doors.terminal_files import AskedCall, TerminalFiles, terminal_files
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision
@@ -65,16 +65,14 @@ class Site:
         self.files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if files else None
         self.asker = ASKER
         self.editor = FakeEditor()
-        self.warnings: list[str] = []
+        self.warnings = self.editor.warnings
         self.questions = Questions(
             tasks,
             self.editor,
-            str(directory),
+            lambda peer: self.files if peer.pid == PID else None,
             self.environ,
-            self.warnings.append,
-            files_of=lambda peer, _: self.files if peer.pid == PID else None,
-            elsewhere=elsewhere,
-            **limits,
+            Limits(**limits),
+            elsewhere,
         )
         self.questions.wanted = True
         self.gone = anyio.Event()
@@ -175,9 +173,7 @@ async def test_the_mode_before_is_restored_by_a_key(tasks: anyio.abc.TaskGroup, 
     assert ("key", "2") not in site.editor.log
     await site.ran()
     site.write({"type": "assistant"})
-    site.questions = Questions(
-        tasks, site.editor, str(tmp_path), site.environ, site.warnings.append, files_of=lambda _peer, _: site.files
-    )
+    site.questions = Questions(tasks, site.editor, lambda _: site.files, site.environ)
     site.questions.wanted = True
     await site.decided(Decision(PLAN, mode="auto-edit"))
     site.terminal_asks("r-3")
@@ -447,7 +443,7 @@ def test_the_files_of_a_cli_are_those_in_the_directory(tmp_path: Path) -> None:
             deadline = time.monotonic() + TIMEOUT_S
             while process.cmdline()[1:2] != ["-c"] and time.monotonic() < deadline:
                 pass
-            return terminal_files(replace(PEER, pid=process.pid), f"{tmp_path}/")
+            return terminal_files(f"{tmp_path}/", replace(PEER, pid=process.pid))
         finally:
             process.communicate()
 

@@ -21,17 +21,9 @@ from qwen_companion.doors import events
 from qwen_companion.doors.calls import ask, refuse
 from qwen_companion.doors.events import Answer, PreToolUse
 from qwen_companion.doors.files import LocalFiles
+from qwen_companion.doors.held import BUSY, Asker, Limits
 from qwen_companion.doors.hook_settings import ALL, ALL_MODES, OPEN
-from qwen_companion.doors.reviews import (
-    BUSY,
-    DROPPED,
-    REJECTED,
-    STILL_ASKING,
-    STILL_REVIEWING,
-    UNKNOWN_CLI,
-    Asker,
-    HookReviews,
-)
+from qwen_companion.doors.reviews import DROPPED, REJECTED, STILL_ASKING, STILL_REVIEWING, UNKNOWN_CLI, HookReviews
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision, Proposal
@@ -60,15 +52,13 @@ class Site:
         self.file = self.project / "a.txt"
         self.file.write_text(TEXT)
         self.editor = FakeEditor()
-        self.warnings: list[str] = []
+        self.warnings = self.editor.warnings
         self.heard: list[tuple[str, str]] = []
         self.answers = directory / "answers"
         self.events = directory / "events"
         self.events.touch()
         files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if terminal else None
-        self.reviews = HookReviews(
-            tasks, self.editor, str(directory), self.warnings.append, files_of=lambda _peer, _place: files, **limits
-        )
+        self.reviews = HookReviews(tasks, self.editor, lambda _: files, Limits(**limits))
         self.reviews.scope = ALL
         self.gone = anyio.Event()
 
@@ -563,8 +553,7 @@ async def test_no_review_of_a_call_that_is_over_can_be_accepted(
     site.reviews.note(PID, event)
     assert site.reviews.waiting() == []
     assert [kind for kind, _ in site.editor.log][-1] == "abandon"
-    site.reviews.decide(proposal.id, Decision("one\nfour\n"))
-    assert site.editor.log[-1] == ("settled", proposal.id)
+    assert not site.reviews.decide(proposal.id, Decision("one\nfour\n"))
     await soon(answering)
     assert site.file.read_text() == TEXT
 
@@ -580,9 +569,8 @@ async def test_a_cli_that_is_gone_ends_the_review(site: Site) -> None:
     site.gone.set()
     await soon(answering)
     assert site.editor.log[-1] == ("abandon", "its CLI does not wait for it any more")
-    # What is decided then has nobody to go to, and Emacs need not keep it.
-    site.reviews.decide(proposal.id, Decision("x"))
-    assert site.editor.log[-1] == ("settled", proposal.id)
+    # What is decided then has nobody to go to.
+    assert not site.reviews.decide(proposal.id, Decision("x"))
 
 
 async def test_a_review_to_which_nobody_comes_back_ends(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
@@ -632,6 +620,5 @@ async def test_the_edit_of_an_unknown_program_is_asked_about(site: Site) -> None
     assert await site.answer(site.edit(mode="default"), asker=None) == {}
 
 
-async def test_a_decision_about_nothing_is_settled(site: Site) -> None:
-    site.reviews.decide("hook-0", Decision(None))
-    assert site.editor.log == [("settled", "hook-0")]
+async def test_a_decision_about_nothing_is_not_known(site: Site) -> None:
+    assert not site.reviews.decide("hook-0", Decision(None))
