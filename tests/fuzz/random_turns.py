@@ -783,6 +783,8 @@ class Tree:
         bad += [f"told, and not changed: {name!r}" for name in sorted(told - changed - lenient)]
         bad += [f"told, and a repository's own: {name!r}" for name in sorted(told & turn.after.repositories.keys())]
         for own in (own for own in turn.before.own & turn.after.own if os.path.basename(own) != b".git"):
+            if any(LATE in note for note in turn.notes):
+                break
             words = re.escape(f"the repository {os.fsdecode(own)}") + "( has changed too)?; undo leaves it alone"
             is_told = any(re.fullmatch(rf"(\d+ commits? in )?{words}", note) for note in turn.notes)
             if not is_told and _changed_below(own, turn, rb"store/00changelog\.i|HEAD|packed-refs|refs/.*"):

@@ -51,17 +51,25 @@ class Histories:
         """The notes of turns about repositories, each with the history before the turn."""
 
     def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
-        """Return which of the directories `owns` have other histories than at the last look, and whether any is new."""
+        """Return which directories have other histories than at the last look, or none any more; and if any is new.
+
+        `owns` are those that are there.
+        """
         self._before, self._now = self._now, {own: _history_of(own) for own in owns}
         if self._before is None:
             return [], False
         changed = [own for own, its in self._now.items() if self._before.get(own) != its]
+        known = (own for own, its in self._before.items() if its and own not in self._now)
+        changed += [own for own in known if not os.path.lexists(own)]
         return changed, not self._now.keys() <= self._before.keys()
 
     def note(self, turn: int, own: str) -> tuple[str, str | None]:
         """Return the note for `turn`, in which the history of `own` has changed, and the one it replaces, if any."""
         since, replaced = self._noted.get((turn, own), ((self._before or {}).get(own, {}), None))
-        text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
+        if os.path.lexists(own):
+            text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
+        else:
+            text = f"the repository {printable(os.path.relpath(own, self._root))} is gone; undo does not bring it back"
         if len(self._noted) > _MOST:
             self._noted.clear()
         self._noted[turn, own] = since, text

@@ -1394,6 +1394,10 @@ def test_the_commits_of_a_turn_are_counted_and_packing_is_none(any_project: Proj
     os.mkfifo(project.root / ".bare/refs/pipe")
     project.end(turn)
     assert project.notes(turn) == ("the repository .bare has changed too; undo leaves it alone",)
+    later = project.command(a=b"2")
+    shutil.rmtree(project.root / ".bare")
+    project.end(later)
+    assert project.notes(later) == ("the repository .bare is gone; undo does not bring it back",)
 
 
 def _a_commit(project: Project, *parents: str) -> str:
