@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import signal
 import threading
@@ -179,6 +180,23 @@ def test_the_backend_is_killed_while_an_edit_is_held(stage: Stage) -> None:
     stage.model.say("All done.")
     stage.accept("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
+
+
+def test_what_is_written_while_the_backend_is_dead_is_known_as_unreviewed(stage: Stage, tmp_path: Path) -> None:
+    """Without `curl`, the CLI takes the end of its hook for consent."""
+    for directory in stage.environment["PATH"].split(os.pathsep):
+        for program in Path(directory).glob("*"):
+            if program.name != "curl" and not (tmp_path / program.name).is_symlink():
+                (tmp_path / program.name).symlink_to(program)
+    start(stage, f'(setenv "PATH" "{tmp_path}")')
+    stage.converse("hello", "Hello.")
+    begin(stage, stage.sandbox.greeting, EDITED, "change the greeting")
+    stage.model.say("All done.")
+    stage.sandbox.backend().send_signal(signal.SIGKILL)
+    stage.screen.wait_for("All done.")
+    assert stage.sandbox.greeting.read_text() == EDITED
+    stage.emacs.command("qwen-companion-changes")
+    stage.screen.wait_for(re.compile("greeting.py .* written unreviewed"))
 
 
 def test_a_subagent_makes_its_call_again_while_the_review_is_open(stage: Stage) -> None:
