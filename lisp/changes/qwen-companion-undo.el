@@ -502,8 +502,11 @@ was not there before."
                      (get-file-buffer path)
                    (qwen-companion-disk-buffer path)))
          (bytes (qwen-companion-undo--bytes path)))
-    (when (and bytes (not (file-writable-p path)))
-      (user-error "It is read-only on disk"))
+    (when (and bytes (not (equal bytes target)) (not (file-writable-p path)))
+      ;; The change itself may have made it read-only.
+      (qwen-companion-undo--set-mode step)
+      (unless (file-writable-p path)
+        (user-error "It is read-only on disk")))
     (cond
      ((and buffer bytes (buffer-modified-p buffer)
            (not (qwen-companion-undo-step-binary step)))
