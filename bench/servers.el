@@ -237,7 +237,7 @@ ANSWER is the error or the items."
          (if names (named "greet" #'always) "search the files")
          (servers-bench--call "symbols" "query" "greet"))
         (servers-bench--compare
-         "diagnostics" "No problems\\|not been checked yet"
+         "diagnostics" "No problems\\|not been checked"
          (servers-bench--call "diagnostics" "path" use)))))
   (with-current-buffer (get-file-buffer shop)
     (servers-bench--compare

@@ -143,11 +143,13 @@ PATH nil means all files of GROUP."
                     (list (qwen-companion-changes-items-shown-file group path))
                   (qwen-companion-changes-items-all-files group)))
          (paths (mapcar #'qwen-companion-changed-file-path files))
-         (kinds (mapcar #'qwen-companion-changed-file-kind files)))
+         (kinds (mapcar #'qwen-companion-changed-file-kind files))
+         (id (qwen-companion-changes-items-group-id group))
+         (turn (and undo (stringp id) (qwen-companion-journal-turn id))))
     (unless files
       (user-error "No file was changed here"))
-    (unless (or undo
-                (cl-some (apply-partially #'qwen-companion-changes-undo--undone-p group)
+    (unless (or (and undo (not (and turn (eq t (qwen-companion-changes-items-undone turn)))))
+                (cl-some (lambda (file) (qwen-companion-changes-undo--left-p group file undo))
                          files))
       (user-error "%s" (cdr (qwen-companion-changes-undo--words undo))))
     (qwen-companion-undo-confirm
@@ -171,8 +173,9 @@ PATH nil means all files of GROUP."
       (qwen-companion-changes-undo-report
        results (length files) (qwen-companion-changes-undo--words undo)))))
 
-(defun qwen-companion-changes-undo--undone-p (group file)
-  "Return nil when nothing of FILE in GROUP is undone, as far as is known at once."
+(defun qwen-companion-changes-undo--left-p (group file undo)
+  "Return nil when nothing of FILE in GROUP, which is undone, is left to undo.
+With UNDO nil, nothing is left to bring back, as far as is known at once."
   (let* ((path (qwen-companion-changed-file-path file))
          (view (and (not (file-remote-p path))
                     ;; A directory may be in its place.
@@ -181,10 +184,14 @@ PATH nil means all files of GROUP."
          (changes (and view
                        (eq 'ready (qwen-companion-changes-file-state view))
                        (qwen-companion-changes-file-changes view))))
-    (or (cl-some #'qwen-companion-hunks-change-text changes)
-        (if (eq 'renamed (qwen-companion-changed-file-kind file))
-            (not (file-exists-p path))
-          (or (null changes) (qwen-companion-changed-file-mode file))))))
+    (or (cl-some (if undo (lambda (change) (not (qwen-companion-hunks-change-text change)))
+                   #'qwen-companion-hunks-change-text)
+                 changes)
+        (pcase (qwen-companion-changed-file-kind file)
+          ('renamed (eq undo (file-exists-p path)))
+          ((and 'added (guard undo)) (file-exists-p path))
+          ((and 'deleted (guard undo)) (not (file-exists-p path)))
+          (_ (or (null changes) (qwen-companion-changed-file-mode file)))))))
 
 (defconst qwen-companion-changes-undo--kept-from (* 100 1024 1024)
   "Bytes of files from which on it is said that the journal keeps them.")

@@ -73,8 +73,9 @@ Line 5 is the user's over one of the agent's."
         (call-interactively (key-binding (kbd "RET")))
         (should (derived-mode-p 'qwen-companion-changes-mode))
         (should (looking-at-p ".*a\\.txt")))
-      ;; It leaves nothing behind.
+      ;; It leaves nothing behind, also when it was called twice.
       (switch-to-buffer "a.txt")
+      (qwen-companion-blame)
       (call-interactively (key-binding "q"))
       (should-not buffer-read-only)
       (should (equal margins (window-margins)))

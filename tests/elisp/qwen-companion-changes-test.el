@@ -520,7 +520,10 @@ It gets the buffer, and the bytes before and after that."
         (qwen-companion-changes-test-settle)
         (should (string-match-p "Qwen Code +undone  Prompt of one"
                                 (qwen-companion-changes-test-text)))
-        (should-error (qwen-companion-test-press "k") :type 'user-error)
+        (setq questions nil)
+        (qwen-companion-test-refused "undone already" (qwen-companion-test-press "k"))
+        ;; What cannot be done is not asked about.
+        (should-not questions)
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))
@@ -528,8 +531,6 @@ It gets the buffer, and the bytes before and after that."
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-goto "Undo \"Prompt of one\"")
         (should (string-match-p "you  Undo" (buffer-substring (point) (line-end-position))))
-        ;; What cannot be done is not asked about.
-        (setq questions nil)
         (qwen-companion-test-refused "not undone" (qwen-companion-test-press "u"))
         (should-not questions)
         (qwen-companion-test-press "k")
