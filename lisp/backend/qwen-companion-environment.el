@@ -113,16 +113,25 @@ with another one."
 
 (defun qwen-companion-environment-updated-p ()
   "Return non-nil when an update of the package needs a restart.
-Its source files are newer than the running Lisp, or gone."
-  (let ((root (expand-file-name "../lisp/" qwen-companion-environment-source)))
-    (cl-some (lambda (loaded)
-               (when-let* ((file (car loaded))
-                           ((string-prefix-p root file)))
-                 (let ((source (file-attributes (concat (file-name-sans-extension file) ".el"))))
-                   (or (not source)
-                       (time-less-p qwen-companion-environment--loaded
-                                    (file-attribute-modification-time source))))))
-             load-history)))
+Its files are newer than the running Lisp, or some of that are gone."
+  (let ((lisp (expand-file-name "../lisp/" qwen-companion-environment-source))
+        (python (expand-file-name "qwen_companion/" qwen-companion-environment-source)))
+    (cl-flet ((newer-p (attributes)
+                (time-less-p qwen-companion-environment--loaded
+                             (file-attribute-modification-time attributes)))
+              (files (directory regexp)
+                (directory-files-and-attributes directory t regexp t)))
+      (or (cl-loop for (file) in load-history
+                   thereis (when (and file (string-prefix-p lisp file))
+                             (let ((source (file-attributes
+                                            (concat (file-name-sans-extension file) ".el"))))
+                               (or (not source) (newer-p source)))))
+          ;; One directory at a time takes a third of a recursive list.
+          (cl-loop for (file . attributes) in (files python "\\`[^._]")
+                   thereis (if (eq t (file-attribute-type attributes))
+                               (cl-loop for (_ . each) in (files file "\\.\\(py\\|js\\)\\'")
+                                        thereis (newer-p each))
+                             (newer-p attributes)))))))
 
 (defun qwen-companion-environment-restart ()
   "Return how to run the package that is on the disk."
