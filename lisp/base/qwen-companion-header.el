@@ -391,10 +391,14 @@ See `qwen-companion-header-text'."
 (defconst qwen-companion-header--keys-width 15
   "Width of the column of keys in the help of `qwen-companion-header-help'.")
 
+(defvar-local qwen-companion-header-help-origin nil
+  "The buffer whose keys the help in this buffer describes.")
+
 (defun qwen-companion-header-help ()
   "Show the keys of this buffer with a description of each."
   (interactive)
-  (let* ((map (qwen-companion-header--map))
+  (let* ((origin (current-buffer))
+         (map (qwen-companion-header--map))
          (lines (cl-loop for command in (qwen-companion-header--commands map)
                          for keys = (mapconcat
                                      #'key-description
@@ -413,7 +417,8 @@ See `qwen-companion-header-text'."
       (princ (substitute-command-keys "\n\\[describe-mode] describes the mode with all keys.
 Info node `(qwen-companion)Top', or \\[qwen-companion-manual], is the manual.\n")))
     (with-current-buffer (help-buffer)
-      (setq-local truncate-partial-width-windows nil
+      (setq-local qwen-companion-header-help-origin origin
+                  truncate-partial-width-windows nil
                   word-wrap t
                   wrap-prefix (make-string qwen-companion-header--keys-width ?\s)))))
 

@@ -222,8 +222,11 @@ If the user has put other things on the screen meanwhile, they stay."
        ((not (frame-live-p frame)))
        ((qwen-companion-review-windows--visible-p proposal frame)
         (let ((beside (cl-remove-if (lambda (window)
-                                      (memq (window-buffer window)
-                                            (qwen-companion-review-windows--buffers proposal)))
+                                      (let ((buffer (window-buffer window)))
+                                        (memq (or (buffer-local-value
+                                                   'qwen-companion-header-help-origin buffer)
+                                                  buffer)
+                                              (qwen-companion-review-windows--buffers proposal))))
                                     (window-list frame 'no-minibuffer)))
               (terminals (qwen-companion-review-terminals proposal)))
           (qwen-companion-review-windows--restore-layout view beside terminals)

@@ -77,6 +77,21 @@ A text that is nil removes the line."
   `(qwen-companion-review-unified-test-with-review qwen-companion-review-unified-test--old (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
      ,@body))
 
+(ert-deftest qwen-companion-review-unified-test-its-help-goes-with-it ()
+  "In a low frame, the help of its keys takes the window of the terminal."
+  (qwen-companion-review-unified-test-with '(("a.txt" "one\n"))
+    (set-frame-size (selected-frame) 80 23)
+    (split-window-below)
+    (other-window 1)
+    (let ((before (qwen-companion-test-shown)))
+      (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "two\n"))
+      (select-window (get-buffer-window "*qwen-companion hunks: a.txt*"))
+      (set-buffer (window-buffer))
+      (qwen-companion-test-press "?")
+      (should (equal '("*qwen-companion hunks: a.txt*" "*Help*") (qwen-companion-test-shown)))
+      (qwen-companion-test-press "q")
+      (should (equal before (qwen-companion-test-shown))))))
+
 (ert-deftest qwen-companion-review-unified-test-shows-a-diff ()
   "Of changed, new and emptied files, with and without an end of the last line."
   (pcase-dolist (`(,old ,new ,shown)
