@@ -1646,8 +1646,23 @@ names the file of another one."
                                                             :filter qwen-companion-review--while-waiting)))
                                   prefix)
                             :filter qwen-companion-review--terminal-prefix))
+    ;; As in the other terminals; term would send them.
+    (define-key map (kbd "M-x")
+                '(menu-item "" execute-extended-command
+                            :filter qwen-companion-review--in-char-mode))
+    (define-key map (kbd "C-x")
+                `(menu-item "" ,(qwen-companion-buffers-keymap
+                                 :parent ctl-x-map
+                                 "C-x" 'term-send-raw)
+                            :filter qwen-companion-review--in-char-mode))
     map)
   "Keymap of `qwen-companion-review-keys-mode'.")
+
+(defvar term-raw-map)
+
+(defun qwen-companion-review--in-char-mode (binding)
+  "Return BINDING where term sends all keys to its program, else nil."
+  (and (derived-mode-p 'term-mode) (eq (current-local-map) term-raw-map) binding))
 
 (defun qwen-companion-review--while-waiting (command)
   "Return COMMAND if a review of the CLI in this terminal waits, else nil."

@@ -673,12 +673,17 @@ ROOT is the directory."
     (should (eq 'term-send-raw (key-binding (kbd "C-c C-c"))))
     (should (eq 'term-line-mode (key-binding (kbd "C-c C-j"))))
     (should (eq 'other-window (key-binding (kbd "C-c o"))))
+    ;; As in other terminals; a literal C-x is C-x C-x.
+    (should (eq 'other-window (key-binding (kbd "C-x o"))))
+    (should (eq 'execute-extended-command (key-binding (kbd "M-x"))))
+    (should (eq 'term-send-raw (key-binding (kbd "C-x C-x"))))
     ;; All that is covered is free.
     (let ((qwen-companion-review-keys-mode nil))
       (should-not (key-binding (kbd "C-c ,"))))
     (term-line-mode)
     (should (qwen-companion-terminal-test--bound-p))
     (should (eq 'term-char-mode (key-binding (kbd "C-c C-k"))))
+    (should (eq 'exchange-point-and-mark (key-binding (kbd "C-x C-x"))))
     ;; C-c goes to the program where it did before.
     (let ((map (make-sparse-keymap)))
       (define-key map (kbd "C-c") #'term-send-raw)
