@@ -1,4 +1,4 @@
-;;; qwen-companion-buffers.el --- The whole of a buffer, live buffers, keymaps, lists  -*- lexical-binding: t; -*-
+;;; qwen-companion-buffers.el --- Helpers for buffers, keymaps and lists  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,7 +6,7 @@
 
 ;;; Commentary:
 
-;; Forms that recur wherever buffers are worked with.
+;; Small helpers that most files use.
 
 ;;; Code:
 
@@ -50,14 +50,14 @@ Restore point and the narrowing."
        ,@body)))
 
 (defun qwen-companion-buffers-visiting (path)
-  "Return a buffer that visits the file PATH of this machine, or nil.
-No handler of file names is asked, as for names that others have written."
+  "Return a buffer that visits the local file PATH, or nil.
+Call no file name handler: PATH may come from a program."
   (let ((file-name-handler-alist nil))
     (find-buffer-visiting path)))
 
 (defun qwen-companion-buffers-unicode-p ()
   "Return non-nil when all characters of the current buffer are Unicode.
-Neither the bytes of another encoding nor halves of a surrogate pair are."
+Raw bytes and halves of a surrogate pair are not."
   (if enable-multibyte-characters
       (save-excursion
         (goto-char (point-min))
@@ -69,13 +69,13 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
       (eobp))))
 
 (defun qwen-companion-buffers-require-mode (mode)
-  "Signal a `user-error' unless MODE, major or minor, is that of this buffer."
+  "Signal a `user-error' unless the buffer is in MODE, a major or minor mode."
   (unless (or (derived-mode-p mode)
               (and (boundp mode) (symbol-value mode)))
-    (user-error "This works in buffers with `%s' only" mode)))
+    (user-error "This works only in buffers in `%s'" mode)))
 
 (defun qwen-companion-buffers-in-mode (name mode)
-  "Return the buffer NAME, made if need be, in the major MODE."
+  "Return the buffer NAME in the major MODE; create it if necessary."
   (with-current-buffer (get-buffer-create name)
     (unless (derived-mode-p mode)
       (funcall mode))
@@ -83,8 +83,8 @@ Neither the bytes of another encoding nor halves of a surrogate pair are."
 
 (defun qwen-companion-buffers-print-entry (id columns number)
   "Print the entry ID with COLUMNS of a list.
-Where the text of column NUMBER, from 0, is too long, print the end of it.
-COLUMNS that the list has no room for come in a second line."
+Cut column NUMBER, counted from 0, at its beginning if it is too long.
+COLUMNS that do not fit go into a second line."
   (let* ((text (aref columns number))
          (width (string-width text))
          (excess (- width (cadr (aref tabulated-list-format number)))))
@@ -96,7 +96,7 @@ COLUMNS that the list has no room for come in a second line."
     (tabulated-list-print-entry id (qwen-companion-buffers--fold columns))))
 
 (defun qwen-companion-buffers--fold (columns)
-  "Return COLUMNS; those without room go into a second line of the last one."
+  "Return COLUMNS; append those that do not fit to the last, as a second line."
   (let* ((count (length tabulated-list-format))
          (rest (delete "" (append (seq-subseq columns count) nil))))
     (if (= count (length columns))
@@ -121,23 +121,23 @@ parent."
     map))
 
 (defvar-local qwen-companion-buffers--margins nil
-  "Columns of the left margin that are in use: (OWNER . COLUMNS).")
+  "Alist of the columns reserved in the left margin: (OWNER . COLUMNS).")
 
 (defvar-local qwen-companion-buffers--margin-before nil
-  "The left margin without those, (LOCAL . COLUMNS).")
+  "The left margin without reserved columns, (LOCAL . COLUMNS).")
 
 (defvar-local qwen-companion-buffers--margin-set nil
-  "The left margin that was set last, with those.")
+  "The left margin as set last, with the reserved columns.")
 
 (defun qwen-companion-buffers-set-left-margin (owner columns)
-  "Give OWNER, a symbol, COLUMNS of the left margin of the current buffer.
-With 0, take them back; once nobody has any, the margin is as it was, or as
-another package has set it meanwhile."
+  "Reserve COLUMNS of the left margin of the current buffer for OWNER, a symbol.
+0 releases them.  When no owner is left, restore the margin, unless another
+package has set it meanwhile."
   (cond
    ((null qwen-companion-buffers--margins)
     (setq qwen-companion-buffers--margin-before
           (cons (local-variable-p 'left-margin-width) (or left-margin-width 0))))
-   ;; Flymake does in a terminal, from Emacs 30 on.
+   ;; As Flymake does in a terminal, from Emacs 30 on.
    ((not (eql left-margin-width qwen-companion-buffers--margin-set))
     (setq qwen-companion-buffers--margin-before (cons t (or left-margin-width 0)))))
   (setq qwen-companion-buffers--margins

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; Completion tables whose metadata say what the candidates are.  Packages like
-;; Embark and Marginalia choose actions and annotations by that.  The manual
-;; lists the categories.  In lists of ours, Embark also learns what is at point.
+;; Completion tables with a category, by which packages such as Embark and
+;; Marginalia choose actions and annotations; the manual lists the categories.
+;; In our lists, Embark finds the target at point as well.
 
 ;;; Code:
 
@@ -21,9 +21,9 @@
 (defun qwen-companion-completion-offer-targets (function)
   "Offer Embark the targets of FUNCTION at point in the current buffer.
 Call this in a mode's body.  FUNCTION is called without arguments and
-returns a list of targets (TYPE NAME START . END), nil for none: TYPE is
-a category of completion, and NAME a candidate of it."
-  ;; Embark may be loaded later: `add-hook' would keep its own finders from it.
+returns a list of targets (TYPE NAME START . END), where TYPE is a
+completion category and NAME a candidate of it."
+  ;; Embark may be loaded later: `add-hook' would hide its own finders.
   (setq-local embark-target-finders
               (list (lambda ()
                       (qwen-companion-embark-add-keymaps)
@@ -32,10 +32,9 @@ a category of completion, and NAME a candidate of it."
 
 (defun qwen-companion-completion-table (choices category &optional annotate)
   "Return a completion table of CHOICES, in their order.
-CHOICES is a list of names or an alist (NAME . VALUE), or a function that
-returns one whenever it is needed.  CATEGORY is a symbol that says what
-the names are, nil for none.  The function ANNOTATE takes a VALUE and
-returns its annotation, a string, or nil for none."
+CHOICES is a list of names, an alist (NAME . VALUE), or a function that
+returns either.  CATEGORY is the completion category, a symbol or nil.
+ANNOTATE, called with a VALUE, returns an annotation string or nil."
   (when (featurep 'embark)
     (qwen-companion-embark-add-keymaps))
   (lambda (string predicate action)
@@ -57,8 +56,8 @@ returns its annotation, a string, or nil for none."
         (complete-with-action action choices string predicate)))))
 
 (defun qwen-companion-completion-distinct (choices)
-  "Return CHOICES, an alist (NAME . VALUE), with each name once.
-A name that occurs again gets a number."
+  "Return CHOICES, an alist (NAME . VALUE), with unique names.
+Number repeated names."
   (let ((counts (make-hash-table :test #'equal)))
     (mapcar (pcase-lambda (`(,name . ,value))
               (let ((unique name))
@@ -81,13 +80,12 @@ CHOICES is an alist (NAME . VALUE), CATEGORY and ANNOTATE are as for
     (define-key map " " #'self-insert-command)
     (define-key map "?" #'self-insert-command)
     map)
-  "Keymap in which the keys of words do not complete.")
+  "Keymap in which SPC and ? insert themselves instead of completing.")
 
 (defun qwen-companion-completion-read-words (read wanted-p)
-  "Read words in the minibuffer by the function READ and return them.
+  "Call READ to read from the minibuffer, and return its value.
 SPC and ? insert themselves there.  If the function WANTED-P returns nil
-afterwards, copy what was typed and signal a `user-error', also where the
-user has quit."
+afterwards, even after a quit, copy the input and signal a `user-error'."
   (let ((typed "")
         (quitted nil))
     ;; The current buffer may be killed meanwhile.
@@ -105,8 +103,8 @@ user has quit."
     (cond ((not (funcall wanted-p))
            (unless (string-blank-p typed)
              (kill-new typed))
-           (user-error "This has ended before you answered%s"
-                       (if (string-blank-p typed) "" "; what you typed is copied")))
+           (user-error "The request ended before you answered%s"
+                       (if (string-blank-p typed) "" "; your text is in the kill ring")))
           (quitted (signal 'quit nil))
           (t typed))))
 

@@ -1,4 +1,4 @@
-;;; qwen-companion-drafts.el --- Texts of the user that survive a killed Emacs  -*- lexical-binding: t; -*-
+;;; qwen-companion-drafts.el --- Auto-save texts that no file holds  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -7,12 +7,12 @@
 ;;; Commentary:
 
 ;; Prompts, edited proposals and plans, and comments are in buffers that visit
-;; no file.  Emacs auto-saves these too, to a private directory, and the file
-;; is deleted with the buffer.  What an Emacs has left that was killed is
-;; brought back by `qwen-companion-recover-drafts'.
+;; no file.  They are auto-saved to a private directory; the file is deleted
+;; with the buffer.  After Emacs was killed, `qwen-companion-recover-drafts'
+;; restores the texts.
 ;;
-;; The name of a file has what is to be known of it: the process of its Emacs,
-;; the kind of text, and the file or directory that it is about.
+;; The name of a file contains the process id of its Emacs, the kind of text,
+;; and the file or directory that it is about.
 
 ;;; Code:
 
@@ -23,15 +23,15 @@
   "The private directory of auto-saved texts.")
 
 (defconst qwen-companion-drafts--name-limit 180
-  "Bytes of the path in a file's name; most file systems take 255 in all.")
+  "Limit of the path in a file's name, in bytes; most file systems allow 255.")
 
 (defvar-local qwen-companion-drafts--about nil
   "The kind of text in the current buffer, and its file: (KIND . PATH).")
 
 (defun qwen-companion-drafts-keep (kind path)
-  "Have Emacs auto-save the current buffer from its first change on.
-KIND is `file' for a text of the file PATH, `lines' for some of it, and
-`prompt' for one to send about the directory PATH."
+  "Auto-save the current buffer from its first change on.
+KIND is `file' for a whole text of the file PATH, `lines' for a part of it,
+and `prompt' for a prompt about the directory PATH."
   (setq qwen-companion-drafts--about (cons kind path))
   (add-hook 'first-change-hook #'qwen-companion-drafts--begin nil t)
   (add-hook 'kill-buffer-hook #'qwen-companion-drafts-forget nil t)
@@ -39,13 +39,13 @@ KIND is `file' for a text of the file PATH, `lines' for some of it, and
     (qwen-companion-drafts--begin)))
 
 (defun qwen-companion-drafts--begin ()
-  "Make the file of the current buffer, which is about to be changed."
+  "Create the draft file of the current buffer, which is about to change."
   (unless buffer-auto-save-file-name
     (pcase-let* ((`(,kind . ,path) qwen-companion-drafts--about)
                  (name (string-replace "/" "%2F" (string-replace "%" "%25" path)))
-                 ;; A name in it may look like one of another host, or compressed.
+                 ;; A name may look remote, or compressed.
                  (file-name-handler-alist nil))
-      ;; Without room there is no file, and the text goes on.
+      ;; A full disk must not keep the user from typing.
       (ignore-error file-error
         (make-directory qwen-companion-drafts-directory t)
         (set-file-modes qwen-companion-drafts-directory #o700)
@@ -58,15 +58,15 @@ KIND is `file' for a text of the file PATH, `lines' for some of it, and
                 qwen-companion-drafts-directory)))))))
 
 (defun qwen-companion-drafts-forget ()
-  "Delete the file of the current buffer, whose text was sent or discarded."
+  "Delete the draft file of the current buffer: its text was sent or discarded."
   (when (and qwen-companion-drafts--about buffer-auto-save-file-name)
     (ignore-error file-error
       (delete-file buffer-auto-save-file-name))
     (setq buffer-auto-save-file-name nil)))
 
 (defun qwen-companion-drafts-set (name text path)
-  "Keep TEXT, to send about the directory PATH, in the hidden buffer NAME.
-With nil for TEXT, forget it."
+  "Save TEXT, a prompt about the directory PATH, in the hidden buffer NAME.
+With nil for TEXT, delete it."
   (if text
       (with-current-buffer (get-buffer-create name)
         (qwen-companion-drafts-keep 'prompt path)
@@ -76,14 +76,14 @@ With nil for TEXT, forget it."
     (when (get-buffer name)
       (kill-buffer name))))
 
-;;; What was left
+;;; Drafts of killed Emacs processes
 
 (defconst qwen-companion-drafts--name "/\\([0-9]+\\)-\\([a-z]+\\)-\\([^/]*\\)-[^-/]+\\'"
-  "Matches the name of a file: number of the process, kind and path.")
+  "Regexp for a draft's file name; groups are process id, kind and path.")
 
 (defun qwen-companion-drafts-left ()
-  "Return the texts of Emacsen that were killed, each (FILE KIND . PATH).
-Delete the files that have none."
+  "Return the drafts of killed Emacs processes, each (FILE KIND . PATH).
+Delete empty files."
   (let ((file-name-handler-alist nil)
         drafts)
     (dolist (file (and (file-directory-p qwen-companion-drafts-directory)
@@ -101,8 +101,8 @@ Delete the files that have none."
     drafts))
 
 (defun qwen-companion-drafts--in-use-p (file pid)
-  "Return non-nil when the Emacs that had the number PID still has FILE.
-The number may be another program's by now, or that of this Emacs."
+  "Return non-nil when FILE is still in use by the Emacs process PID.
+The id may belong to another program by now, or to this Emacs."
   (if (= pid (emacs-pid))
       (cl-find file (buffer-list) :test #'equal
                :key (lambda (buffer) (buffer-local-value 'buffer-auto-save-file-name buffer)))
@@ -110,7 +110,7 @@ The number may be another program's by now, or that of this Emacs."
       (string-match-p "emacs" (or (alist-get 'comm (process-attributes pid)) "")))))
 
 (defun qwen-companion-drafts-text (file)
-  "Return the text in FILE; nothing in it is acted on."
+  "Return the text in FILE, without acting on any of its contents."
   (let ((coding-system-for-read 'utf-8-emacs-unix)
         (file-name-handler-alist nil)
         (format-alist nil)

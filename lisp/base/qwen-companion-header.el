@@ -6,14 +6,13 @@
 
 ;;; Commentary:
 
-;; A header line says first what the buffer shows and what to beware of, then
-;; which keys there are.  Where a window is too narrow, the least important is
-;; left out.  A warning never is, nor are the keys that answer: beside them,
-;; warnings lose their ends, which are in their help.  A key can be clicked, and
-;; is the one that works in the buffer, whatever other keymaps are active there.
+;; A header line shows the buffer's subject, warnings, and then keys.  In a
+;; narrow window the least important parts are left out, but never warnings or
+;; the keys that answer a request: beside these, warnings are cut off, and their
+;; help has the rest.  Keys can be clicked, and are shown as they work in the
+;; buffer, whatever other keymaps are active there.
 ;;
-;; Each mode has one table of its keys, which its keymap, its menu and its
-;; header line are made of.
+;; One table per mode defines its keymap, its menu and its header line.
 
 ;;; Code:
 
@@ -35,15 +34,15 @@
   "Least weight of a key that may be left out before texts are shortened.")
 
 (defconst qwen-companion-header--name-width 8
-  "Columns that the end of a name keeps.")
+  "Least columns left of the end of a name.")
 
 (defconst qwen-companion-header--warning-width 8
-  "Columns that the beginning of a warning keeps.")
+  "Least columns left of the beginning of a warning.")
 
 (defun qwen-companion-header--cut-warnings (parts excess)
-  "Return PARTS, (WEIGHT . STRING), with the longest warnings cut off.
-These are the parts without a WEIGHT.  They lose EXCESS columns, but each
-keeps its beginning, and its help has all of it."
+  "Cut EXCESS columns off the longest warnings in PARTS, and return PARTS.
+PARTS are (WEIGHT . STRING); warnings are those without a WEIGHT.  Each
+leaves its beginning, and its help shows the whole."
   (cl-flet ((width (part) (string-width (cdr part))))
     (let* ((warnings (cl-remove-if #'car parts))
            (room (- (apply #'+ (mapcar #'width warnings)) excess))
@@ -61,13 +60,12 @@ keeps its beginning, and its help has all of it."
 
 (defun qwen-companion-header-line (name parts)
   "Return a header line, escaped for the mode line, that fits its window.
-It begins with NAME.  PARTS are (WEIGHT . TEXT) in the order in which
-they are shown; a TEXT that is nil or empty is none, and one that is
-\(LONG . SHORT) is LONG where there is room.  While there is none, leave
-out the part with the greatest WEIGHT, of several the last.  One of
-WEIGHT 0 stays until NAME has lost its beginning, a negative one
-longest, and one whose WEIGHT is nil always: it is cut off first.  A
-buffer that is not in the selected window has all parts."
+It begins with NAME.  PARTS are (WEIGHT . TEXT), in the order shown; an
+empty or nil TEXT is skipped, and (LONG . SHORT) as a TEXT is LONG if
+there is room.  If the line is too long, drop the part with the greatest
+WEIGHT, of equals the last.  NAME loses its beginning before a part of
+WEIGHT 0 goes; negative weights go last, and parts of WEIGHT nil never:
+these are cut off first.  Outside the selected window nothing is dropped."
   (let* ((parts (cl-remove-if (lambda (part) (member (cdr part) '(nil ""))) parts))
          (width (and (eq (window-buffer) (current-buffer))
                      (- (window-width) 2)))
@@ -92,7 +90,7 @@ buffer that is not in the selected window has all parts."
       (funcall fit (string-width name) 1)
       (funcall fit (min (string-width name) qwen-companion-header--name-width) 0)
       (when (< (funcall left) (min (string-width name) qwen-companion-header--name-width))
-        ;; The mode line has the name.
+        ;; The mode line shows the name.
         (setq name ""
               parts (mapcar (lambda (part) (cons (car part) (funcall text part))) parts)
               parts (qwen-companion-header--cut-warnings parts (- (funcall left))))
@@ -108,8 +106,8 @@ buffer that is not in the selected window has all parts."
 ;;; Keys
 
 (defun qwen-companion-header-key (command label &optional other)
-  "Return the key of COMMAND in the current buffer and LABEL, to be clicked.
-OTHER is a second command whose key is shown as well, as in \"n/p\"."
+  "Return a clickable text of the key of COMMAND in this buffer and LABEL.
+With a second command OTHER, show both keys, as in \"n/p\"."
   (let ((map (make-sparse-keymap))
         (push (lambda (event)
                 (interactive "e")
@@ -137,8 +135,8 @@ STATE is Evil's, on which the active keys depend.")
 (defun qwen-companion-header-keys (keys)
   "Return KEYS as parts of `qwen-companion-header-line'.
 KEYS are (COMMAND LABEL [OTHER KEEP]), the most important first, see
-`qwen-companion-header-key'.  One with KEEP non-nil stays longest, then
-that of `qwen-companion-header-help', which tells all others."
+`qwen-companion-header-key'.  Keys with KEEP non-nil are dropped last, and
+before them the key of `qwen-companion-header-help', which lists all keys."
   (let ((for (cons keys (bound-and-true-p evil-state))))
     (unless (equal for (car qwen-companion-header--keys))
       (setq qwen-companion-header--keys
@@ -158,15 +156,14 @@ that of `qwen-companion-header-help', which tells all others."
 (defmacro qwen-companion-header-define-keys (mode title &rest rows)
   "Define the keymap of MODE, its menu TITLE, and the keys in its header.
 Each of ROWS is (KEYS COMMAND ITEM [LABEL] [PROPERTY VALUE]...):
-KEYS is a key as for `qwen-companion-buffers-keymap', a list of these, of
-which the last one is shown, or nil; COMMAND is a command, or a form for
-the menu alone.  ITEM is its name in the menu and LABEL its name in the
-header line, each nil for none.  While the form that is the value of :if
-returns nil, the menu shows COMMAND as inactive and the header line does
-not show it.  The values of :other and :keep are those in
-`qwen-companion-header-keys', the other properties those of
-`easy-menu-define'.  Among ROWS there are (NAME ROW...), a submenu, and
-strings, which are lines in the menu."
+KEYS is nil, a key as for `qwen-companion-buffers-keymap', or a list of
+keys of which the last is shown.  COMMAND is a command, or a form for the
+menu alone.  ITEM is its name in the menu and LABEL its name in the header
+line, each nil for none.  If the form that is the value of :if returns
+nil, COMMAND is inactive in the menu and not in the header line.  For
+:other and :keep see `qwen-companion-header-keys', for other properties
+`easy-menu-define'.  A row (NAME ROW...) is a submenu, and a string a
+separator of the menu."
   (declare (indent 2))
   (let ((map (intern (format "%s-map" mode)))
         (rows-with-keys (cl-remove-if-not #'qwen-companion-header--row-p
@@ -202,11 +199,11 @@ strings, which are lines in the menu."
   (and (consp row) (stringp (car row)) (consp (cadr row))))
 
 (defun qwen-companion-header--row-p (row)
-  "Return non-nil when ROW of a table of keys is that of a command."
+  "Return non-nil when ROW of a table of keys is for a command."
   (and (consp row) (symbolp (cadr row))))
 
 (defun qwen-companion-header--menu-items (row)
-  "Return a list of the items for ROW of a table of keys in a menu."
+  "Return a list of the menu items for ROW of a table of keys."
   (pcase row
     ((pred stringp)
      (list row))
@@ -220,32 +217,32 @@ strings, which are lines in the menu."
                            append (list (if (eq property :if) :active property) value)))))))
 
 (defun qwen-companion-header-mode-keys (&optional mode)
-  "Return the keys of MODE that fit now, as parts of `qwen-companion-header-line'.
-The default of MODE is the major mode."
+  "Return the applicable keys of MODE as parts of `qwen-companion-header-line'.
+MODE defaults to the major mode."
   (qwen-companion-header-keys
    (cl-loop for (key . fits) in (get (or mode major-mode) 'qwen-companion-header-keys)
             when (funcall fits)
             collect key)))
 
 (defconst qwen-companion-header--rest-width 20
-  "Least columns for what follows the other columns of a list in their line.")
+  "Least width of the last column of a list that is kept in the first line.")
 
 (defvar-local qwen-companion-header--columns nil
   "All columns of the list, (COLUMNS . COUNT).
-In narrow windows the first COUNT stand in the first line of a row.")
+In narrow windows a row has the first COUNT in its first line.")
 
 (defun qwen-companion-header-set-up-list (summary &optional count)
   "Set up the current buffer as a list, with its keys in the header line.
-The columns are named below it, and lines that are too long are wrapped.
-With COUNT, a row has all but the first COUNT columns in a second line
-where they have no room.
-SUMMARY is a function that returns the beginning of the header line, (NAME
-. PARTS) as for `qwen-companion-header-line'.  Call this in the mode's body."
+Show the column names below it, and wrap long lines.  If the columns do
+not fit and COUNT is non-nil, those after the first COUNT go into a second
+line of each row.  SUMMARY is a function that returns the beginning of the
+header line, (NAME . PARTS) as for `qwen-companion-header-line'.  Call this
+in the mode's body."
   (setq-local truncate-lines nil
               truncate-partial-width-windows nil
               word-wrap t
               wrap-prefix "    "
-              ;; A name in a right-to-left script must not turn the line around.
+              ;; A name in a right-to-left script must not reverse the line.
               bidi-paragraph-direction 'left-to-right
               tabulated-list-use-header-line nil
               revert-buffer-function #'qwen-companion-header--revert-list
@@ -273,8 +270,8 @@ Point stays on its row; at first it is on the first one."
       (forward-line))))
 
 (defun qwen-companion-header--fit-columns ()
-  "Take those columns of the list that have room in a line of its window.
-Where there is more room than they need, give some to the first two."
+  "Select the columns of the list that fit into a line of its window.
+Give spare room to the first two columns."
   (pcase-let ((`(,columns . ,count) qwen-companion-header--columns)
               (window (get-buffer-window nil 0)))
     (when (and count window)
@@ -305,10 +302,10 @@ Where there is more room than they need, give some to the first two."
 (autoload 'qwen-companion-meow-keep-keys "qwen-companion-meow")
 
 (defun qwen-companion-header-keep-keys ()
-  "Have the keys of the current major mode work with Evil, Meow and God mode too.
-Call this in the mode's body.  God mode leaves a mode alone if its property
-`mode-class' is `special'.  Meow has few keys of its own then, and the
-header line shows those that it leaves."
+  "Make the keys of the current major mode work with Evil, Meow and God mode.
+Call this in the mode's body.  God mode ignores modes with `special' as
+their property `mode-class'.  Meow binds few keys there, and the header
+line shows the others."
   (put major-mode 'mode-class 'special)
   (when (featurep 'evil)
     (qwen-companion-evil-keep-keys (qwen-companion-header--map)))
@@ -320,26 +317,26 @@ header line shows those that it leaves."
   (let ((map (intern (format "%s-map" major-mode))))
     (if (boundp map)
         (symbol-value map)
-      (user-error "This buffer has no keys of its own"))))
+      (user-error "The mode of this buffer has no keymap"))))
 
 ;;; Clicks and context menus
 
 (defun qwen-companion-header-click (event)
-  "Do as RET does at the place of EVENT, a click."
+  "Move point to EVENT, a click, and run the command of RET there."
   (interactive "e")
   (mouse-set-point event)
   (call-interactively (key-binding (kbd "RET"))))
 
 (defun qwen-companion-header-set-up-mode ()
-  "Keep the keys of the current major mode, and have a menu at a click.
-Call this in the mode's body.  `context-menu-mode' offers the commands for
-the line that is clicked: the mode's menu in the menu bar is in the
-context menu anyway, and its commands act at point."
+  "Set up keys and context menu of the current major mode.
+Call this in the mode's body.  A click with `context-menu-mode' moves
+point first: the context menu includes the mode's menu, and its commands
+act at point."
   (qwen-companion-header-keep-keys)
   (add-hook 'context-menu-functions #'qwen-companion-header--go-to-click -90 t))
 
 (defun qwen-companion-header--go-to-click (menu click)
-  "Go to the place of CLICK, except with an active region; return MENU."
+  "Move point to CLICK unless the region is active; return MENU."
   (when (and (mouse-event-p click)
              (not (posn-area (event-start click)))
              (not (use-region-p)))
@@ -349,10 +346,10 @@ context menu anyway, and its commands act at point."
 ;;; Keys in messages
 
 (defun qwen-companion-header-text (format &rest arguments)
-  "Return FORMAT with ARGUMENTS, and its keys as the user has them.
-FORMAT names them like `substitute-command-keys', ARGUMENTS do not.  The
-keys are those in the selected window.  Where a command has none, but its
-counterpart for files has, whose name ends in \"-here\", name that one."
+  "Format FORMAT with ARGUMENTS and the keys of the selected window.
+Keys are written in FORMAT as for `substitute-command-keys', and not
+substituted in ARGUMENTS.  For a command without a key, use its
+counterpart for files, with \"-here\" at the end, if that has one."
   (apply #'format
          (replace-regexp-in-string
           "\\(\\\\<[^>]+>\\)?\\\\\\[\\([^]]+\\)\\]"
@@ -379,7 +376,7 @@ See `qwen-companion-header-text'."
 ;;; All keys
 
 (defun qwen-companion-header--commands (map)
-  "Return the commands that MAP binds itself, in the order of definition."
+  "Return the commands bound in MAP, without its parent, in order of definition."
   (let (commands)
     (letrec ((add (lambda (event binding)
                     (cond ((memq event '(menu-bar override-state)))

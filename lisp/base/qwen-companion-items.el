@@ -6,10 +6,9 @@
 
 ;;; Commentary:
 
-;; A buffer is made of items, each with a key that outlives a redraw.  An
-;; update replaces only those that have changed, so that point, the mark, the
-;; windows and what is looked at stay where they are.  Folded text is not in
-;; the buffer.
+;; The buffer consists of items, each with a key that stays the same.  An
+;; update replaces only changed items, so that point, the mark and the windows
+;; stay in place.  Folded text is not in the buffer.
 
 ;;; Code:
 
@@ -48,7 +47,7 @@
 
 (defun qwen-companion-items-toggle (key)
   "Fold or unfold the item KEY, and go to its start.
-To be followed by an update: the text around point may be folded then."
+The caller must update the buffer afterwards."
   (goto-char (qwen-companion-items-start key))
   (setq qwen-companion-items-toggled
         (if (member key qwen-companion-items-toggled)
@@ -58,12 +57,12 @@ To be followed by an update: the text around point may be folded then."
 ;;; Updating
 
 (defun qwen-companion-items-update (wanted &optional after)
-  "Make the items WANTED the text of the current buffer.
-Each is (KEY SIGNATURE . INSERT), where INSERT is a text, or a function
-that inserts one at point.  An item whose SIGNATURE is that of the shown
-item KEY is not touched.  Call AFTER, without arguments, once all are
-there.  Point, the mark and the windows stay at the lines and columns of
-their items, or near to where an item was that has gone.
+  "Make the current buffer consist of the items WANTED.
+Each is (KEY SIGNATURE . INSERT), where INSERT is a string, or a function
+that inserts text at point.  Leave an item alone if KEY is shown with an
+equal SIGNATURE.  Then call AFTER without arguments.  Point, the mark and
+the windows stay at the same line and column of their items, or near
+a removed item.
 
 Return non-nil when something was changed."
   (unless (qwen-companion-items--current-p wanted)
@@ -77,7 +76,7 @@ Return non-nil when something was changed."
     t))
 
 (defun qwen-companion-items--same-p (item old)
-  "Return non-nil when ITEM is drawn as it should be, as OLD."
+  "Return non-nil when the shown item OLD equals ITEM."
   (and (equal (car item) (car old))
        (equal-including-properties (cadr item) (cadr old))))
 
@@ -106,7 +105,7 @@ Items that stay are not touched."
                   (set-marker (cddr (pop old)) nil))))
       (pcase-dolist ((and item `(,key ,signature . ,insert)) wanted)
         (remhash key keys)
-        ;; What is gone, or comes later.
+        ;; Items that are gone, or come later.
         (while (and old (not (equal key (car (car old))))
                     (or (not (gethash (car (car old)) keys))
                         (assoc key (cdr old))))
@@ -125,10 +124,10 @@ Items that stay are not touched."
         (remove-first)))
     (setq qwen-companion-items--shown (nreverse new))))
 
-;;; Places
+;;; Positions
 
 (defun qwen-companion-items--redraw (function)
-  "Call FUNCTION, which redraws the current buffer, and keep all places."
+  "Call FUNCTION, which redraws the buffer; preserve point, mark and windows."
   (let* ((before (qwen-companion-items-bounds))
          (place (lambda (position)
                   (qwen-companion-items--place position before)))
@@ -153,7 +152,7 @@ Items that stay are not touched."
         (set-window-start window (funcall position start) t)))))
 
 (defun qwen-companion-items--place (position items)
-  "Return the place of POSITION among ITEMS as (KEY LINES COLUMN), or nil."
+  "Return POSITION relative to its item in ITEMS, (KEY LINES COLUMN), or nil."
   (when-let* ((item (or (cl-find-if (lambda (item) (< position (cddr item))) items)
                         (car (last items)))))
     (save-excursion
@@ -163,8 +162,8 @@ Items that stay are not touched."
             (current-column)))))
 
 (defun qwen-companion-items--position (place before after)
-  "Return the position of PLACE among the items AFTER; nil is the top.
-If its item has gone, that is the nearest one that was among BEFORE."
+  "Return the buffer position of PLACE among the items AFTER; nil is the top.
+If its item is gone, use the nearest one of BEFORE that is left."
   (pcase-let* ((`(,key ,lines ,column) place)
                (`(,_ ,start . ,end) (assoc key after)))
     (cond

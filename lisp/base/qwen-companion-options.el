@@ -13,10 +13,10 @@
 (defcustom qwen-companion-diff-style 'ediff
   "The front end in which a proposal is shown first.
 `ediff': both texts, in Ediff.  `unified': one buffer with the changes,
-hunk by hunk.  TAB in one shows the review in the other.
+hunk by hunk.  TAB switches between the two.
 
-With nil no proposal is shown: a CLI that connects from then on is not
-offered reviews in Emacs, and asks in its terminal only."
+With nil, Emacs offers no reviews to CLIs that connect from then on; they
+ask in their terminals only."
   :group 'qwen-companion
   :type '(choice (const :tag "Ediff" ediff)
                  (const :tag "Unified diff" unified)
@@ -30,25 +30,25 @@ The CLI is told so, and asks in its terminal only."
 
 (defcustom qwen-companion-settings-layer t
   "Whether terminals in Emacs get a settings layer for Qwen Code.
-That is a file below your own settings: it lets the CLI connect without
-asking first, have its edits reviewed in its mode \"auto\", see
-`qwen-companion-review-edits', and report what it is doing.  None of
-your files is changed.  CLIs read it when they start.  With nil,
-terminals opened from now on do not get it."
+The layer is a file below your own settings.  With it, the CLI connects
+without asking, has its edits reviewed in its mode \"auto\" (see
+`qwen-companion-review-edits'), and reports its status.  Your own files
+stay unchanged.  CLIs read it when they start; with nil, new terminals do
+not get it."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-review-edits 'all
-  "Which edits are reviewed of a CLI that writes files without asking.
-With `all', each edit in its mode \"auto\"; with `open', there those of
-files that are open in Emacs.  With `all-modes' each edit in \"auto-edit\"
-and \"yolo\" as well: there the CLI runs what it likes, but its edits wait
-for you.  With nil it writes without asking, as without Emacs.
+  "Edits to review when a CLI writes files without asking.
+`all': all edits in its mode \"auto\".  `open': in that mode, edits of files
+that are open in Emacs.  `all-modes': all edits, in \"auto-edit\" and
+\"yolo\" too, where the CLI runs commands without asking, but its edits
+wait for you.  nil: none, as without Emacs.
 
-It counts for CLIs in terminals of Emacs, see
-`qwen-companion-settings-layer'; one that was started while this was nil
-writes without asking when Emacs cannot answer.  In \"default\" each edit
-is reviewed in any case.  The mode line says of which CLIs edits are not
+This applies to CLIs in terminals of Emacs, see
+`qwen-companion-settings-layer'.  A CLI started while this was nil writes
+without asking when Emacs cannot answer.  In \"default\" all edits are
+reviewed in any case.  The mode line names CLIs whose edits are not
 reviewed."
   :group 'qwen-companion
   :type '(choice (const :tag "All edits in the mode auto" all)
@@ -58,53 +58,51 @@ reviewed."
 
 (defcustom qwen-companion-journal t
   "Whether the changes of agents in your projects are recorded.
-It can then be shown turn by turn, and undone, whatever mode the agent
-worked in.  Copies of changed files are kept in a private directory for
-that, for two weeks at most; none of excluded or ignored files."
+Recorded changes can be shown turn by turn, and undone, whatever the
+approval mode of the agent.  Copies of changed files, but not of excluded
+or ignored ones, stay in a private directory for at most two weeks."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-show-questions t
   "Whether plans and questions of CLIs in terminals are shown in Emacs.
-They can be answered in the terminal as well.  This needs
+Either place accepts the answer.  This needs
 `qwen-companion-settings-layer'."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-tell-agents t
-  "Whether a model is told that another agent works on the file it has written.
-The other has changed it in a turn that goes on, or has proposed a change
-on which you have not decided.  The model is told once in a turn for each
-file, of ten files at most.  This needs `qwen-companion-journal'."
+  "Whether to tell a model when another agent works on a file it wrote.
+That is, the other agent changed the file in an unfinished turn, or waits
+for your decision on a proposal.  The model is told once per turn and file,
+for at most ten files.  This needs `qwen-companion-journal'."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-tell-changes t
-  "Whether models are told of changes in the files that they know.
-With your next prompt it reads, as a unified diff, what you or another
-program have changed in files since it last read or wrote them in that
-conversation; also what you have undone.  It is told of no excluded
-file.  This needs `qwen-companion-journal', which then keeps copies of
-the files that models have read."
+  "Whether to tell models about changes in files that they know.
+Your next prompt then includes a unified diff of the changes and undos by
+you or another program since the model last read or wrote these files in
+that conversation, without excluded files.  This needs
+`qwen-companion-journal', which then stores copies of the files that
+models have read."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-commit-notes nil
-  "Whether your commits get git notes that say which lines agents have written.
-They are in a ref of their own, which the manual names, with sessions,
-models and the first line of each prompt; `qwen-companion-blame' reads
-them in each clone that has them.  A commit that has a note there keeps
-it, and nothing else of the repository is written.  This needs
-`qwen-companion-journal'."
+  "Whether to add git notes to your commits about lines written by agents.
+The notes, in a separate ref named in the manual, list sessions, models and
+the first line of each prompt; `qwen-companion-blame' reads them in each
+clone that has them.  An existing note is not replaced, and nothing else in
+the repository is written.  This needs `qwen-companion-journal'."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-token-limit nil
   "Number of tokens above which a turn of a CLI ends, or nil for no limit.
-The tokens of all its requests count, what goes in and what comes out,
-also what comes from a cache.  The turn ends before the next request,
-with the reason in the terminal; the tools before that have run, and the
-model is told so with your next prompt, with which it can go on."
+Input, output and cached tokens of all its requests count.  The turn ends
+before the next request, after the tools of the last one; the terminal
+shows the reason.  Your next prompt tells the model, and it can continue."
   :group 'qwen-companion
   :type '(choice (const :tag "No limit" nil)
                  (natnum :tag "Tokens")))
@@ -117,15 +115,15 @@ With nil, nothing for it is loaded, started or connected to."
   :type 'boolean)
 
 (defcustom qwen-companion-daemon-url nil
-  "URL of the daemon that `qwen-companion-daemon-connect' connects to.
-With nil, the environment variable QWEN_IDE_DAEMON_URL names it.  Plain
-HTTP is for this machine only, like \"http://127.0.0.1:4170\"; a daemon
-elsewhere needs https, or a tunnel to this machine.
+  "URL of the daemon for `qwen-companion-daemon-connect'.
+With nil, use the environment variable QWEN_IDE_DAEMON_URL.  Plain HTTP is
+for this machine only, like \"http://127.0.0.1:4170\"; a daemon elsewhere
+needs https, or a tunnel to this machine.
 
-Its token does not belong here.  It is taken from `auth-sources': host
-and port of the URL, and the user \"qwen\"; else from the environment
-variable QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE
-names, which nobody but you may be able to read."
+Do not put the token here.  It is read from `auth-sources', by host and
+port of the URL and the user \"qwen\"; else from the environment variable
+QWEN_SERVER_TOKEN, or from the file that QWEN_SERVER_TOKEN_FILE names,
+which only you may be able to read."
   :group 'qwen-companion
   :risky t
   :type '(choice (const :tag "From the environment" nil)

@@ -1,4 +1,4 @@
-;;; qwen-companion-places.el --- Names of files at other places  -*- lexical-binding: t; -*-
+;;; qwen-companion-places.el --- Names of remote files  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,13 +6,13 @@
 
 ;;; Commentary:
 
-;; A place is where CLIs run that are not of this machine and user: another
-;; host, another user, a container.  Its name is the beginning that TRAMP's
-;; names of its files have, as "/ssh:host:".
+;; A place is where remote CLIs run: another host, another user, a container.
+;; Its name is the prefix of its files' names in TRAMP, as "/ssh:host:".
 ;;
-;; A file there that is reviewed has a copy here, which the Python process
-;; keeps current: all that reads or watches the file does so with the copy.
-;; Nothing in this file calls TRAMP for more than parsing a name.
+;; A remote file in review has a local copy, which the Python process updates;
+;; everything that reads or watches the file uses the copy.
+;;
+;; This file calls TRAMP only to parse names.
 
 ;;; Code:
 
@@ -21,22 +21,22 @@
 (require 'subr-x)
 
 (defcustom qwen-companion-remote-shared-directories nil
-  "Directories of other places that are directories of this machine too.
-An alist of the PLACE, as \"/docker:box:\", to a list of (THERE . HERE), the
-names of one directory at both, as of one that is mounted into a container.
-A CLI there works with the buffers of this machine then: it is told of
-them, and its edits are reviewed and recorded as those of files here.
-`qwen-companion-remote-places' says whether it is served."
+  "Remote directories that are also directories of this machine.
+An alist (PLACE . ((THERE . HERE) ...)): PLACE is like \"/docker:box:\", THERE
+and HERE name the same directory, such as one mounted into a container.  A
+CLI there works with local buffers: it gets them as context, and its edits
+are reviewed and recorded like edits of local files.
+The option `qwen-companion-remote-places' controls whether PLACE is served."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Place")
                 :value-type (alist :key-type (directory :tag "There")
                                    :value-type (directory :tag "Here"))))
 
 (defvar qwen-companion-places--served nil
-  "The places that are served: (NAME . `place' message), newest first.")
+  "Alist of the served places: (NAME . `place' message), newest first.")
 
 (defvar qwen-companion-places--copies (make-hash-table :test #'equal)
-  "Names of files at places, by the names of their copies here.")
+  "Names of remote files by the names of their local copies.")
 
 (defun qwen-companion-places ()
   "Return the names of the places that are served."
@@ -47,20 +47,20 @@ them, and its edits are reviewed and recorded as those of files here.
   (cdr (assoc place qwen-companion-places--served)))
 
 (defun qwen-companion-places-asking ()
-  "Return a place, the way to which asks for a password, or nil."
+  "Return a place whose connection asks for a password, or nil."
   (seq-find (lambda (place)
               (eq 'asking (plist-get (qwen-companion-places-message place) :state)))
             (qwen-companion-places)))
 
 (defun qwen-companion-places-set (place message)
-  "Note MESSAGE, the newest about PLACE; with nil, that it is not served."
+  "Store MESSAGE, the newest about PLACE; with nil, remove PLACE."
   (setq qwen-companion-places--served
         (assoc-delete-all place (copy-sequence qwen-companion-places--served)))
   (when message
     (push (cons place message) qwen-companion-places--served)))
 
 (defun qwen-companion-places-forget ()
-  "Forget all places; the names of copies stay, as rescued texts may have them."
+  "Forget all places, but not the names of copies: saved texts may use them."
   (setq qwen-companion-places--served nil))
 
 (defun qwen-companion-places-of (file)
@@ -69,15 +69,15 @@ them, and its edits are reviewed and recorded as those of files here.
               (qwen-companion-places)))
 
 (defun qwen-companion-places-copy (copy file)
-  "Note that COPY is the copy here of FILE."
+  "Record COPY as the local copy of FILE."
   (puthash copy file qwen-companion-places--copies))
 
 (defun qwen-companion-places-name (file)
-  "Return the original's name if FILE is a local copy of it, else FILE."
+  "Return the remote name if FILE is a local copy, else FILE."
   (gethash file qwen-companion-places--copies file))
 
 (defun qwen-companion-places-path (file)
-  "Return the name that the CLIs of its machine have for FILE, or for its original."
+  "Return the name of FILE on its own machine, or of its original for a copy."
   (let ((name (qwen-companion-places-name file)))
     (if (equal name file)
         file
@@ -91,7 +91,7 @@ them, and its edits are reviewed and recorded as those of files here.
           (cdr (assoc place qwen-companion-remote-shared-directories))))
 
 (defun qwen-companion-places-shared-path (file place)
-  "Return the name at PLACE of FILE of this machine, nil if it is not shared."
+  "Return the name at PLACE of the local FILE, or nil if it is not shared."
   (let ((file (directory-file-name (expand-file-name file))))
     (cl-loop for (there . here) in (qwen-companion-places-shared place)
              when (equal file here) return there
@@ -104,8 +104,8 @@ them, and its edits are reviewed and recorded as those of files here.
 (declare-function tramp-file-name-host "tramp" (name) t)
 
 (defun qwen-companion-places-label (place)
-  "Return the name of PLACE for a person: the host, and the user if named.
-The mode line shows it, so no file name handler is called: for a name
+  "Return a short name of PLACE to show: the host, and the user if named.
+Call no file name handler, since the mode line uses this: for a name
 that ends in a colon, `file-remote-p' asks the host for its home."
   (require 'tramp)
   (let* ((name (tramp-dissect-file-name place))
@@ -113,7 +113,7 @@ that ends in a colon, `file-remote-p' asks the host for its home."
     (concat user (and user "@") (tramp-file-name-host name))))
 
 (defun qwen-companion-places-abbreviate (file)
-  "Return FILE abbreviated for a person; at a place, like \"host:~/file\"."
+  "Return FILE abbreviated to show; a remote one is like \"host:~/file\"."
   (let* ((name (qwen-companion-places-name file))
          (place (file-remote-p name)))
     (if (not place)
@@ -126,7 +126,7 @@ that ends in a colon, `file-remote-p' asks the host for its home."
                   path))))))
 
 (defun qwen-companion-places-root (file)
-  "Return the workspace root that FILE, at a served place, is in, or nil."
+  "Return the workspace root around FILE at a served place, or nil."
   (when-let* ((place (qwen-companion-places-of file))
               (names (mapcar (lambda (root) (concat place root))
                              (plist-get (qwen-companion-places-message place) :roots))))

@@ -6,7 +6,7 @@
 
 ;;; Commentary:
 
-;; All programs are started here; scripts/structure.el refuses other places.
+;; All programs are started here; scripts/structure.el rejects other files.
 ;;
 ;; A project may come from anybody: it may hold modules named like those of
 ;; Python's standard library, programs named like git in node_modules/.bin, and
@@ -21,17 +21,17 @@
 (require 'seq)
 (require 'subr-x)
 
-;; Its arguments are more since Emacs 30.
+;; It has more arguments since Emacs 30.
 (declare-function compilation-start "compile" t)
 
 (defconst qwen-companion-programs--directory "/"
-  "Where programs run that have no directory of their own.
-Nobody but root can put files there, unlike where temporary files are.")
+  "Working directory of programs that have none of their own.
+Only root can put files there, unlike into the temporary directory.")
 
 (defun qwen-companion-programs-find (name)
   "Return the absolute name of the program NAME on this machine, or nil.
-Relative names and relative elements of the variable `exec-path' do not
-count: they mean files of the project."
+Ignore relative names and relative elements of the variable `exec-path':
+these refer to files of the project."
   (let ((exec-path (seq-filter (lambda (directory)
                                  (and directory (file-name-absolute-p directory)))
                                exec-path))
@@ -40,8 +40,8 @@ count: they mean files of the project."
       (executable-find name))))
 
 (defun qwen-companion-programs--needed (name)
-  "Return the absolute name of the program NAME; signal `file-missing' for none.
-One that is absolute need not be there yet."
+  "Return the absolute name of the program NAME, or signal `file-missing'.
+An absolute NAME need not exist yet."
   (or (and (file-name-absolute-p name) (expand-file-name name))
       (qwen-companion-programs-find name)
       (signal 'file-missing (list "Searching for program" "No such file or directory" name))))
@@ -89,8 +89,8 @@ Its errors go to the current buffer too."
 
 (defun qwen-companion-programs-start-for-user (&rest arguments)
   "Start a program as the user would, in `default-directory'; return the process.
-ARGUMENTS are those of `make-process'.  With a file handler, it is
-started at a place by TRAMP; else its name has to be absolute."
+ARGUMENTS are those of `make-process'.  With :file-handler, TRAMP starts
+the program remotely; else its name must be absolute."
   (apply #'make-process arguments))
 
 (defun qwen-companion-programs-for-user (command)
@@ -106,7 +106,7 @@ Signal `file-missing' when there is no such program."
 (defun qwen-companion-programs-compile (commands variables name)
   "Run COMMANDS, isolated, one after the other until one fails; return the buffer.
 Each is a program and its arguments.  VARIABLES are added to the
-environment.  The buffer NAME is one of `compilation-mode'."
+environment.  The buffer NAME is in `compilation-mode'."
   (let ((process-environment (append variables (qwen-companion-programs--environment)))
         (default-directory qwen-companion-programs--directory))
     (qwen-companion-programs-compile-for-user
@@ -119,7 +119,7 @@ environment.  The buffer NAME is one of `compilation-mode'."
 
 (defun qwen-companion-programs-compile-for-user (command name)
   "Run the shell COMMAND as the user would, in `default-directory'.
-Return its buffer NAME, which is one of `compilation-mode'."
+Return its buffer NAME, which is in `compilation-mode'."
   (compilation-start command nil (lambda (_mode) name)))
 
 (defun qwen-companion-programs-run-in-shell (prompt command)
@@ -129,9 +129,9 @@ Return its buffer NAME, which is one of `compilation-mode'."
 ;;; Python
 
 (defun qwen-companion-programs-python (python source module)
-  "Return the command for MODULE of the directory SOURCE, with the program PYTHON.
-Python is isolated: nothing of the working directory, of variables or of
-the user's packages is imported."
+  "Return the command to run MODULE from the directory SOURCE with PYTHON.
+Python is isolated: it imports nothing from the working directory, from
+environment variables or from the user's packages."
   (list python "-I" "-X" "utf8" "-c"
         (concat "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; "
                 "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)")
@@ -142,17 +142,17 @@ the user's packages is imported."
 (defconst qwen-companion-programs--git-settings
   '(("core.fsmonitor" . "false") ("core.hooksPath" . "/dev/null") ("core.untrackedCache" . "false")
     ("submodule.recurse" . "false") ("status.submoduleSummary" . "false"))
-  "Settings by which git runs nothing of a repository, but for filters.")
+  "Settings that keep git from running anything of a repository but filters.")
 
 (defconst qwen-companion-programs--git-variables
   '("GIT_OPTIONAL_LOCKS=0" "GIT_TERMINAL_PROMPT=0" "GIT_ALLOW_PROTOCOL=none" "GIT_NO_LAZY_FETCH=1"
     "GIT_PAGER=cat")
-  "Variables by which git asks nothing, reaches no network and writes no index.")
+  "Variables that keep git from prompting, using a network and writing the index.")
 
 (defun qwen-companion-programs--git-options (git directory scopes)
-  "Return settings for GIT in DIRECTORY: an alist of names and values.
-With them it runs nothing of the repository.  Filters are turned off that are
-named in settings whose scope matches SCOPES."
+  "Return settings for GIT in DIRECTORY, an alist of names and values.
+They keep git from running anything of the repository, and turn off filters
+from settings with a scope that matches SCOPES."
   (let (filters)
     (with-temp-buffer
       (unless (eql 0 (qwen-companion-programs-call
@@ -166,17 +166,17 @@ named in settings whose scope matches SCOPES."
     (append
      qwen-companion-programs--git-settings
      (cl-loop for name in filters
-              ;; Git takes what is before the first of them for the name of an option.
+              ;; Git would end the name of the option at the first one.
               when (string-search "=" name)
-              do (user-error "A filter in the settings of git for %s has an equals sign in its name"
+              do (user-error "A filter in git's settings for %s has an equals sign in its name"
                              (abbreviate-file-name directory))
               nconc (cl-loop for (key . value) in '(("clean" . "") ("smudge" . "") ("process" . "")
                                                     ("required" . "false"))
                              collect (cons (format "filter.%s.%s" name key) value))))))
 
 (defun qwen-companion-programs--work-tree (directory)
-  "Return options by which git takes the files around DIRECTORY for its work tree.
-Settings of the repository can name other ones."
+  "Return options that make the files around DIRECTORY the work tree of git.
+Otherwise settings of the repository could name another one."
   (let ((top (locate-dominating-file directory ".git")))
     (when (and top
                (file-directory-p (expand-file-name ".git" top))
@@ -185,7 +185,7 @@ Settings of the repository can name other ones."
 
 (defun qwen-companion-programs-git (directory &rest arguments)
   "Return a command for git with ARGUMENTS in DIRECTORY.
-It runs nothing of the repository.  Filters of the user's own settings run:
+Git runs nothing of the repository, but filters of the user's own settings:
 files are checked out as by the user's git.
 Signal `file-missing' without git, and a `user-error' when its settings
 cannot be read."
@@ -199,9 +199,9 @@ cannot be read."
       ,@arguments)))
 
 (defun qwen-companion-programs-call-with-git (directory function &rest arguments)
-  "Call FUNCTION, which has Emacs run git in DIRECTORY, with ARGUMENTS.
-Git runs nothing else then, nor any filter, and no directory-local
-variables are set, as project.el sets even those that are not safe."
+  "Call FUNCTION with ARGUMENTS; let it run git in DIRECTORY, isolated.
+Git runs no other program and no filter.  Set no directory-local variables:
+project.el would set even unsafe ones."
   (let ((enable-dir-local-variables nil))
     (if-let* (((not (file-remote-p directory)))
               (git (qwen-companion-programs-find "git")))

@@ -1,4 +1,4 @@
-;;; qwen-companion-timers.el --- Timers of a clock that is set back, and of visible buffers  -*- lexical-binding: t; -*-
+;;; qwen-companion-timers.el --- Timers that survive clock changes  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,21 +6,18 @@
 
 ;;; Commentary:
 
-;; Timers of Emacs go by the clock of the machine.  When that is set back by
-;; an hour, each pending timer is due an hour late, and all that waits
-;; for it stands still: nothing is told to a CLI, no review opens, a process
-;; that hangs is not noticed.
+;; Timers of Emacs follow the clock of the machine.  When that is set back by
+;; an hour, each pending timer is an hour late: CLIs get no context, reviews
+;; do not open, and a hanging process goes unnoticed.
 ;;
-;; Emacs does not say that the clock was set.  `qwen-companion-timers-check'
-;; finds out; it is called on the ways that need no timer: when the Python
-;; process calls, and when the user types.
+;; Emacs does not report clock changes.  `qwen-companion-timers-check' detects
+;; them; it is called where no timer is needed: when the Python process calls,
+;; and when the user types.
 ;;
-;; The timers of the package are known by the names of their functions, so
-;; each runs a function of the package; for another one there is
-;; `qwen-companion-timers-call'.
+;; Timers of the package are recognised by the names of their functions; to
+;; run any other function, use `qwen-companion-timers-call'.
 ;;
-;; A list of running things has ages in it, which change by themselves.  It is
-;; updated by a timer that runs only while the list is in a window.
+;; Lists that show ages are updated by a timer while they are in a window.
 
 ;;; Code:
 
@@ -30,11 +27,11 @@
 ;;; The clock
 
 (defvar qwen-companion-timers--seen 0
-  "The latest time that was seen, in seconds since the epoch.")
+  "The latest time observed, in seconds since the epoch.")
 
 (defun qwen-companion-timers-check ()
   "Move the timers of the package back if the clock was set back.
-They are late by no more than the time since the last call then."
+Each is then late by at most the time since the last call."
   (let* ((now (float-time))
          (back (- qwen-companion-timers--seen now)))
     (setq qwen-companion-timers--seen now)
@@ -47,7 +44,7 @@ They are late by no more than the time since the last call then."
           (timer-activate timer))))))
 
 (defun qwen-companion-timers-forget ()
-  "Forget the time that was seen."
+  "Forget the latest time observed."
   (setq qwen-companion-timers--seen 0))
 
 (defun qwen-companion-timers-call (function &rest arguments)
@@ -82,8 +79,8 @@ They are late by no more than the time since the last call then."
 
 (defun qwen-companion-timers-keep-updated (function &optional seconds)
   "Call FUNCTION in the current buffer while it is in a window.
-It is called without arguments when a window begins to show the buffer,
-and with SECONDS that often from then on.  To be called by a major mode."
+Call it without arguments when a window begins to show the buffer, and
+then every SECONDS, if non-nil.  Major modes call this."
   (setq qwen-companion-timers--function function
         qwen-companion-timers--seconds seconds)
   (add-hook 'window-buffer-change-functions #'qwen-companion-timers--shown nil t)
@@ -92,7 +89,7 @@ and with SECONDS that often from then on.  To be called by a major mode."
 
 (defun qwen-companion-timers-visible-window ()
   "Return a window of the current buffer, or nil.
-That of an iconified frame counts: nothing is run when it comes back."
+Include windows of iconified frames: deiconifying runs no hook."
   (get-buffer-window (current-buffer) 0))
 
 (defun qwen-companion-timers-update-visible ()
@@ -108,14 +105,14 @@ That of an iconified frame counts: nothing is run when it comes back."
 
 (defun qwen-companion-timers-update-soon (delay)
   "Update the current buffer once in DELAY seconds if it is in a window.
-What else happens until then is shown by the same update."
+Further calls until then share that update."
   (when (and (not qwen-companion-timers--soon)
              (qwen-companion-timers-visible-window))
     (setq qwen-companion-timers--soon
           (run-at-time delay nil #'qwen-companion-timers--update-once (current-buffer)))))
 
 (defun qwen-companion-timers--update-once (buffer)
-  "Update BUFFER if it is alive and in a window, for the timer of an update soon."
+  "Update BUFFER if it is live and in a window; for a timer."
   (qwen-companion-buffers-when-live buffer
     (setq qwen-companion-timers--soon nil)
     (when (qwen-companion-timers-visible-window)
@@ -131,7 +128,7 @@ What else happens until then is shown by the same update."
   (qwen-companion-timers--tick (window-buffer window)))
 
 (defun qwen-companion-timers--tick (buffer)
-  "Update BUFFER if it is alive."
+  "Update BUFFER if it is live."
   (qwen-companion-buffers-when-live buffer
     (qwen-companion-timers-update-visible)))
 

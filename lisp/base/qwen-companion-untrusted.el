@@ -6,11 +6,11 @@
 
 ;;; Commentary:
 
-;; Titles, names of files, commands and whole texts come from models, CLIs
-;; and daemons, and may be made to look like something else.  In a line of
-;; ours, invisible characters and those that reorder others are written out.
-;; A buffer with such a text gets a major mode, and no hook, local variable
-;; or minor mode.  A file that they name must be where it may be.
+;; Titles, file names, commands and whole texts come from models, CLIs and
+;; daemons, and may be crafted to look like something else.  In single lines,
+;; invisible and reordering characters are written out.  A buffer with such a
+;; text gets a major mode, but no hooks, local variables or minor modes.  File
+;; names are checked to be inside their directory.
 
 ;;; Code:
 
@@ -18,27 +18,27 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-places)
 
-;;; How long it may take
+;;; Interruption
 
 (defmacro qwen-companion-untrusted-until-input (&rest body)
-  "Evaluate BODY until the user types; return its value, or t when they did.
-Like `while-no-input', but lose no key.  A text terminal delivers many
-characters at once; while Emacs stores them, it looks up each one in
-`while-no-input-ignore-events', may be interrupted there, and forgets the
-rest: the end of a paste, the last character of an arrow key."
+  "Evaluate BODY until the user types; return its value, or t if interrupted.
+Like `while-no-input', but without losing keys: when a text terminal sends
+many characters at once, Emacs looks each up in
+`while-no-input-ignore-events', may be interrupted there, and drops the
+rest, such as the end of a paste or of an arrow key's sequence."
   (declare (indent 0) (debug t))
   ;; Nothing interrupts a search in an empty list.
   `(let ((while-no-input-ignore-events nil))
      (while-no-input ,@body)))
 
-;;; Where a file is
+;;; Location of files
 
 (defun qwen-companion-untrusted-in-directory-p (file directory)
   "Return non-nil when FILE is DIRECTORY or below it, by their true names.
-Return nil when DIRECTORY is not there.  `file-in-directory-p' also
-compares the times of DIRECTORY with themselves, and says no when another
-program has just written there.  Of remote names, which TRAMP would have to
-look for, only the names count."
+Return nil when DIRECTORY does not exist.  Unlike `file-in-directory-p',
+this does not compare attributes of DIRECTORY, which fails while another
+program writes there.  Compare remote names as they are: TRAMP would have
+to connect for true names."
   (let ((file (qwen-companion-places-name file)))
     (cond ((or (file-remote-p file) (file-remote-p directory))
            (string-prefix-p (file-name-as-directory directory) (file-name-as-directory file)))
@@ -59,18 +59,18 @@ look for, only the names count."
                                 ranges)))
                       (unicode-property-table-internal 'general-category))
       (concat (apply #'concat ranges)
-              ;; What else has the property Default_Ignorable_Code_Point, for
-              ;; which Emacs has no table.
+              ;; Other characters with the property Default_Ignorable_Code_Point,
+              ;; for which Emacs has no table.
               "\u034F\u115F\u1160\u17B4\u17B5\u180B-\u180F\u2065\u3164\uFE00-\uFE0F\uFFA0\uFFF0-\uFFF8\U000E0000-\U000E0FFF"
-              ;; Line ends that no program shows, and the blank of Braille.
+              ;; Line ends that programs do not show, and the Braille blank.
               "\u2028\u2029\u2800")))
-  "Characters that are not seen, or that reorder others, as in a character set.
-They are those of the general category Cf, and those that a display may
-ignore.  Control characters are not among them: buffers show those.")
+  "Invisible and reordering characters, as in a regexp's character set.
+These are the general category Cf and characters that a display may ignore,
+but not control characters, which buffers show.")
 
 (defconst qwen-companion-untrusted--seen
   (concat "^" qwen-companion-untrusted--hidden)
-  "All other characters, as an argument of `skip-chars-forward'.")
+  "All other characters, for `skip-chars-forward'.")
 
 (defconst qwen-companion-untrusted--needed
   (let ((letter "[\u0620-\u0DFF\u0F00-\u109F\u1780-\u18AF\u1A20-\u1BFF\uA840-\uA8FF\uA980-\uA9FF\uFB50-\uFDFF\uFE70-\uFEFC\U00011000-\U000114DF]")
@@ -84,13 +84,13 @@ ignore.  Control characters are not among them: buffers show those.")
             "\\|\\(?:" emoji "\\|\uFE0F\\)\u200D" emoji
             ;; The flags of England, Scotland and Wales.
             "\\|\U0001F3F4\U000E0067\U000E0062\\(?:\U000E0065\U000E006E\U000E0067\\|\U000E0073\U000E0063\U000E0074\\|\U000E0077\U000E006C\U000E0073\\)\U000E007F"))
-  "Matches a hidden character with its neighbours where a text needs it.
-That is between letters of scripts that have joiners, like the Arabic and
-those of India, or no spaces; in variants of letters; and in emoji.")
+  "Regexp for a legitimate hidden character, with its neighbours.
+Such are between letters of scripts with joiners, like Arabic and those of
+India, or without spaces; in variants of letters; and in emoji.")
 
 (defun qwen-companion-untrusted-next-hidden (&optional limit)
   "Move behind the next hidden character before LIMIT, and return it, or nil.
-Skip those that the text needs, as between letters of Persian."
+Skip legitimate ones, as between letters of Persian."
   (let (hidden)
     (while (and (not hidden)
                 (progn (skip-chars-forward qwen-companion-untrusted--seen limit)
@@ -101,8 +101,8 @@ Skip those that the text needs, as between letters of Persian."
     hidden))
 
 (defun qwen-companion-untrusted--needed-p ()
-  "Return non-nil when the text needs the hidden character before point.
-Move to the end of a flag of which it is the first one."
+  "Return non-nil when the hidden character before point is legitimate.
+If it is the first one in an emoji flag, move to the end of that."
   (let ((end (point)))
     (goto-char (max (point-min) (- end 2)))
     (when (prog1 (looking-at-p qwen-companion-untrusted--needed)
@@ -111,16 +111,16 @@ Move to the end of a flag of which it is the first one."
         (forward-char 5))
       t)))
 
-;;; In one line
+;;; Single lines
 
 (defconst qwen-companion-untrusted--unseen
   (concat "[\u0000-\u001F\u007F-\u009F" qwen-companion-untrusted--hidden "]")
-  "Matches invisible characters and those that reorder the text around them.")
+  "Regexp for invisible and reordering characters.")
 
 (defun qwen-companion-untrusted-text (text &optional lines)
   "Return TEXT without properties, with invisible characters written out.
-Those that the text needs stay, see `qwen-companion-untrusted-next-hidden'.
-With LINES non-nil, keep line ends and tabs as they are."
+Keep legitimate ones, see `qwen-companion-untrusted-next-hidden', and with
+LINES non-nil line ends and tabs."
   (let ((text (substring-no-properties text)))
     (if (not (string-match-p qwen-companion-untrusted--unseen text))
         text
@@ -139,54 +139,54 @@ With LINES non-nil, keep line ends and tabs as they are."
         (buffer-string)))))
 
 (defun qwen-companion-untrusted-line (text)
-  "Return TEXT like `qwen-companion-untrusted-text', with its lines as one."
+  "Return TEXT as by `qwen-companion-untrusted-text', joined into one line."
   (qwen-companion-untrusted-text
    (mapconcat #'identity (split-string text "[ \n\t]+" t) " ")))
 
 (defconst qwen-companion-untrusted--cut 1000
-  "Characters of a text that are shown in the echo area or as a prompt.
-Of 400,000 there, Emacs took no key for 3 seconds.")
+  "Limit in characters of a text in the echo area or in a prompt.
+With 400,000, Emacs did not respond for 3 seconds.")
 
 (defun qwen-companion-untrusted-cut (text)
-  "Return TEXT, or its beginning if it is too long for the echo area."
+  "Return TEXT, cut off if it is too long for the echo area."
   (if (> (length text) qwen-companion-untrusted--cut)
       (concat (substring text 0 qwen-companion-untrusted--cut) "…")
     text))
 
 (defun qwen-companion-untrusted-path (path)
   "Return PATH abbreviated, with invisible characters written out.
-Of a copy here of a file elsewhere, return the name of that file."
+For the local copy of a remote file, use the remote name."
   (qwen-companion-untrusted-text (qwen-companion-places-abbreviate path)))
 
 (defun qwen-companion-untrusted-mode-line (text)
   "Return TEXT with its percent signs escaped for the mode line."
   (string-replace "%" "%%" text))
 
-;;; In a buffer
+;;; Buffers
 
 (defconst qwen-companion-untrusted--mode-limit 250000
-  "Most characters of a text that is shown with syntax colours.
-Some major modes parse the whole text to colour its end: C mode took 0.8
-seconds for this many, and time grows with the length.")
+  "Length above which a text is shown without syntax highlighting.
+Some major modes parse the whole text to highlight its end: C mode took 0.8
+seconds for this many characters.")
 
 (defconst qwen-companion-untrusted--line-limit 5000
-  "Characters in a line above which a text goes without syntax colours.
-A line is coloured as a whole.")
+  "Length of a line above which a text is shown without syntax highlighting.
+Emacs highlights whole lines.")
 
 (defconst qwen-companion-untrusted--hooks
   '(change-major-mode-hook change-major-mode-after-body-hook
     after-change-major-mode-hook before-hack-local-variables-hook
     hack-local-variables-hook c-initialization-hook c-mode-common-hook
     sh-set-shell-hook)
-  "Hooks that major modes run, beside those named after modes.
-Some run them directly, and delaying does not help: that of HTML the one
-of programs, that of diffs the one of local variables.")
+  "Hooks that major modes run, besides those named after modes.
+Some modes run them directly, although hooks are delayed: HTML modes the
+hook of programming modes, diff modes the hook of local variables.")
 
 (defvar qwen-companion-untrusted--mode-hooks nil
-  "Hooks of modes, (LOADED . HOOKS), as of LOADED, the files loaded then.")
+  "Cache of mode hooks, (LOADED . HOOKS); LOADED is `load-history' then.")
 
 (defun qwen-companion-untrusted--mode-hooks ()
-  "Return all hooks that major modes may run and that have functions."
+  "Return all non-empty hooks that major modes may run."
   (unless (eq load-history (car qwen-companion-untrusted--mode-hooks))
     (let ((hooks (copy-sequence qwen-companion-untrusted--hooks)))
       (mapatoms (lambda (symbol)
@@ -197,11 +197,11 @@ of programs, that of diffs the one of local variables.")
                     (cdr qwen-companion-untrusted--mode-hooks)))
 
 (defun qwen-companion-untrusted-without-hooks (function)
-  "Call FUNCTION to start a mode in the current buffer, and run no hook.
-Keep what a file that FUNCTION loads has added to a hook."
+  "Call FUNCTION to turn on a mode in the current buffer, without hooks.
+Keep functions that loaded files add to hooks meanwhile."
   (let ((hooks (qwen-companion-untrusted--mode-hooks))
         (enable-local-variables nil)
-        ;; What a mode says at its start is not about a file of the user's.
+        ;; A mode's messages at its start are not about the user's files.
         (inhibit-message t)
         (message-log-max nil)
         added)
@@ -218,9 +218,9 @@ Keep what a file that FUNCTION loads has added to a hook."
 
 (defun qwen-companion-untrusted-set-major-mode (path)
   "Turn on the major mode for PATH, without hooks or local variables.
-No mode hook runs, no global minor mode gets at the buffer and no local
-variable is read.  The text is removed meanwhile: a mode that reads it
-at its start may take seconds, and the text could direct it."
+No mode hook runs, no global minor mode is turned on and no local variable
+is read.  The text is removed meanwhile: a mode that reads it at its start
+could need seconds, or be controlled by it."
   (let ((mode (and (< (buffer-size) qwen-companion-untrusted--mode-limit)
                    (save-excursion
                      (goto-char (point-min))
@@ -237,7 +237,7 @@ at its start may take seconds, and the text could direct it."
            (condition-case nil
                (funcall mode)
              (error (fundamental-mode)))
-           ;; It would start the modes of languages in the text, with hooks.
+           ;; Fontifying source blocks would turn on their modes, with hooks.
            (setq-local org-src-fontify-natively nil)
            (font-lock-mode 1)))
         (insert text)
@@ -246,13 +246,13 @@ at its start may take seconds, and the text could direct it."
     (qwen-companion-untrusted-show-hidden)))
 
 (defun qwen-companion-untrusted-major-mode (path)
-  "Return the major mode that the name PATH alone chooses, or nil.
-Only modes for text and programs: others act on the text they get."
+  "Return the major mode for the file name PATH, or nil.
+Use only text and programming modes: others act on their text."
   (let* ((case-fold-search nil)
          (mode (assoc-default (file-name-sans-versions path) auto-mode-alist
                               #'string-match-p))
          (mode (and (symbolp mode)
-                    ;; New in Emacs 30; 29 has the alist of the user alone.
+                    ;; New in Emacs 30; Emacs 29 has only the user's alist.
                     (if (fboundp 'major-mode-remap)
                         (major-mode-remap mode)
                       (alist-get mode (bound-and-true-p major-mode-remap-alist) mode)))))
@@ -263,19 +263,18 @@ Only modes for text and programs: others act on the text they get."
            mode))))
 
 (defconst qwen-companion-untrusted--shown-limit 1000
-  "How many hidden characters of a text are displayed by overlays.
-A text with more of them is suspicious enough as it is.")
+  "Limit of the hidden characters in a text that are shown by overlays.
+A text with more is suspicious enough.")
 
 (defun qwen-companion-untrusted-ascii-p ()
-  "Return non-nil when the whole current buffer is ASCII.
-The time does not depend on the size."
+  "Return non-nil when the whole current buffer is ASCII, in constant time."
   (= (buffer-size) (1- (position-bytes (1+ (buffer-size))))))
 
 (defun qwen-companion-untrusted-show-hidden (&optional start end)
-  "Show hidden characters from START to END as their codes; they reorder nothing.
-Without these, do so in the whole buffer.  Otherwise a text could look
-like another one.  Call this again when the text has changed."
-  ;; For each of many brackets in a line, Emacs would look for its partner.
+  "Show hidden characters from START to END as codes that reorder nothing.
+Without these arguments, do so in the whole buffer.  Otherwise a text could
+look like another one.  Call this again after changes of the text."
+  ;; Emacs would search the partner of each bracket in a line.
   (setq-local bidi-inhibit-bpa t)
   (unless (qwen-companion-untrusted-ascii-p)
     (remove-overlays start end 'qwen-companion-untrusted t)
@@ -310,8 +309,8 @@ Point is before the first one of the line."
         (forward-line)))))
 
 (defun qwen-companion-untrusted-hidden-warning (before)
-  "Return a warning of hidden characters in the current buffer, or nil.
-Lines that are in the buffer BEFORE, too, do not count."
+  "Return a warning about hidden characters in the current buffer, or nil.
+Ignore lines that are in the buffer BEFORE as well."
   (let ((known (make-hash-table :test #'equal))
         found)
     (with-current-buffer before

@@ -186,14 +186,14 @@ MORE are further keys and values of the payload."
                                                     '("And?" nil "bake" "eat"))))
       (qwen-companion-review)
       (qwen-companion-plan-test--ending 'completing-read "my own words" proposal
-        (qwen-companion-test-refused "ended before you answered; what you typed is copied"
+        (qwen-companion-test-refused "ended before you answered; your text is in the kill ring"
           (qwen-companion-test-press "C-c C-c")))
       (should (equal '("Which?\nmy own words") kill-ring))
       (should-not (qwen-companion-test-sent 'outcome)))
     (let ((kill-ring nil)
           (proposal (qwen-companion-plan-test--review qwen-companion-plan-test--text)))
       (qwen-companion-plan-test--ending 'read-string "No plums" proposal
-        (qwen-companion-test-refused "what you typed is copied"
+        (qwen-companion-test-refused "your text is in the kill ring"
           (qwen-companion-diff-comment)))
       (should (equal '("No plums") kill-ring)))))
 
