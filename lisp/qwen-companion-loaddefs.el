@@ -120,8 +120,8 @@ from the last commit.
 
 ;; qwen-companion-chat-export.el
 (autoload 'qwen-companion-chat-export "qwen-companion-chat-export" "Write the conversation of this chat to FILE, as Markdown or as Org.
-Use Org when the name ends in \".org\".  Texts that are cut in the
-conversation are cut there too.  Ask before overwriting a file.
+Use Org when the name ends in \".org\".  Texts cut in the conversation are
+cut in FILE too.  Ask before overwriting a file.
 
 (fn FILE)" t)
 

@@ -29,10 +29,10 @@
                (:constructor qwen-companion-chat-blocks--make))
   "A part of the conversation with the name ID, from START to END.
 These are positions, not markers: with each change of the text, Emacs
-looks at all markers of the buffer, which took 30 s for 8,000 tools.  It
-consists of whole lines.  FOLD says whether all but the first line is
-`folded' or `open', nil when the block cannot be folded.  DATA is for
-the file that has inserted the block."
+adjusts all markers of the buffer, which took 30 s for 8,000 tools.  A
+block consists of whole lines.  FOLD is `folded' or `open', the state of
+all lines but the first, or nil when the block cannot be folded.  DATA is
+for the file that inserted the block."
   id start end fold data)
 
 (defvar-local qwen-companion-chat-blocks--table nil
@@ -41,7 +41,7 @@ the file that has inserted the block."
   "The blocks, the last one of the conversation first.")
 (defvar-local qwen-companion-chat-blocks--folded nil
   "Hash table: id of a block that the user has folded or opened -> folded.
-It outlives the blocks, so that they look the same after reading again.")
+It outlives the blocks, so that folding survives a reload.")
 (defvar-local qwen-companion-chat-blocks--groups nil
   "Hash table: key of a turn or an agent -> its group.
 See `qwen-companion-chat-blocks-groups-of'.")
@@ -150,7 +150,7 @@ One form around several changes is cheaper than one around each."
 
 (defun qwen-companion-chat-blocks--windows-below ()
   "Return the windows that start with the prompt and have point in it.
-Without help, they would not show new text above the prompt."
+Unless scrolled, they would not show new text above the prompt."
   (cl-loop for window in (get-buffer-window-list nil nil t)
            when (and (<= qwen-companion-chat-blocks-prompt-start (window-point window))
                      (< qwen-companion-chat-blocks-conversation-end (window-start window))
@@ -164,8 +164,8 @@ Without help, they would not show new text above the prompt."
                 'keymap qwen-companion-chat-conversation-map))
 
 (defun qwen-companion-chat-blocks--properties (id)
-  "Return the properties of the text of the block ID.
-They give the keymap of the conversation to those parts that have none."
+  "Return the text properties of the block ID.
+They give the conversation's keymap to parts without a keymap."
   (list 'qwen-companion-chat-block id 'category 'qwen-companion-chat-blocks--line))
 
 (defun qwen-companion-chat-blocks--as-lines (id text)
@@ -246,13 +246,13 @@ All of the block gets the properties of TEXT."
 
 (defun qwen-companion-chat-blocks-append (id text properties)
   "Append TEXT with PROPERTIES to the last line of the block ID.
-The existing text keeps its properties."
+Leave the properties of the existing text alone."
   (qwen-companion-chat-blocks-changing
     (let* ((block (qwen-companion-chat-blocks-get id))
            (start (1- (qwen-companion-chat-block-end block))))
       (goto-char start)
       (insert text)
-      ;; A copy of the text that has them would be garbage.
+      ;; A propertized copy of the text would be garbage.
       (with-silent-modifications
         (add-text-properties start (point)
                              (append properties (qwen-companion-chat-blocks--properties id))))
@@ -318,7 +318,7 @@ That is all after the first line, but not the newline at the end."
         (1- (qwen-companion-chat-block-end block))))
 
 (defun qwen-companion-chat-blocks--draw-fold (block start end)
-  "Hide or show the text of BLOCK from START to END, as its slot `fold' is."
+  "Hide or show the text of BLOCK from START to END according to its slot `fold'."
   (with-silent-modifications
     (if (eq 'folded (qwen-companion-chat-block-fold block))
         (put-text-property start end 'invisible 'qwen-companion-chat-fold)
@@ -442,8 +442,8 @@ Very long lines stay folded."
 
 ;;; Searching
 
-;; Isearch opens overlays in which a match is.  There is none for each block,
-;; since Emacs looks at all of them with each change of the text.
+;; Isearch opens overlays around a match.  Blocks have none, since Emacs
+;; processes all overlays with each change of the text.
 
 (defvar-local qwen-companion-chat-blocks--searched nil
   "The folded block that the search has opened, or nil.")
@@ -484,17 +484,17 @@ Very long lines stay folded."
       (qwen-companion-chat-blocks--fold-block block t))))
 
 (defun qwen-companion-chat-blocks--on-search-end ()
-  "Keep the block unfolded that a search ended in, unless it was quit."
+  "Leave the block at the end of a search open, unless the search was quit."
   (if isearch-mode-end-hook-quit
       (qwen-companion-chat-blocks--fold-searched)
     (when-let* ((block qwen-companion-chat-blocks--searched))
       (setq qwen-companion-chat-blocks--searched nil)
       (qwen-companion-chat-blocks--choose-fold block nil))))
 
-;;; Looks
+;;; Indentation
 
 (defun qwen-companion-chat-blocks-indent (text prefix)
-  "Return TEXT displayed behind PREFIX, in addition to prefixes it has.
+  "Return TEXT displayed behind PREFIX, added to its own prefixes.
 PREFIX does not become part of the text."
   (let ((text (copy-sequence text))
         (start 0))
@@ -532,7 +532,7 @@ The call is made in the chat's buffer, with point on the button."
                (:copier nil)
                (:constructor qwen-companion-chat-blocks--make-group))
   "A turn or an agent: LAST is the id of its last block, COUNT their number.
-VOICE tells who speaks in LAST while more text may follow, else nil."
+VOICE is the speaker in LAST while more text may follow, else nil."
   last voice (count 0))
 
 (defun qwen-companion-chat-blocks--group (key)
@@ -552,7 +552,7 @@ An agent's group is inside the turn of the tool that started the agent."
 
 (defun qwen-companion-chat-blocks-next-id (change kind)
   "Return an id for a new block of KIND that CHANGE begins.
-It is the same when the conversation is read again."
+It stays the same after a reload of the conversation."
   (let ((group (car (qwen-companion-chat-blocks-groups-of change))))
     (list kind
           (qwen-companion-daemon-change-turn change)

@@ -8,11 +8,11 @@
 
 ;; Show the model and the approval mode of a chat in its mode line, and change
 ;; them by commands.  The choices, their names and descriptions come from the
-;; daemon; none is known here.
+;; daemon.
 ;;
-;; Both hold for all clients of the session.  A change of the model also
-;; outlives the session: the daemon writes it into settings on its host, which
-;; the user has to confirm.
+;; Both apply to all clients of the session.  A change of the model outlives
+;; the session: after confirmation, the daemon writes it into settings on its
+;; host.
 
 ;;; Code:
 
@@ -36,11 +36,10 @@
           :match-by qwen-companion-daemon-choice-id
           :method daemon-mode :key :mode))
   "Alist (KIND . PLIST) of the settings of a chat with a list of choices.
-In PLIST, :title is its name in messages and :category the completion
-category.  The function :all returns the choices that the daemon offers,
-:in-use the current one of a session, as the value of the function
-:match-by for the choice.  The method :method sets it
-to the value of :key.")
+In PLIST, :title is the name in messages and :category the completion
+category.  The function :all returns the choices offered by the daemon,
+:in-use returns the current one of a session, and :match-by returns the
+value of a choice to compare with that.  The method :method sets :key.")
 
 (defvar-local qwen-companion-chat-choices--offered nil
   "The latest `daemon-choices' report: the models and modes to choose from.")
@@ -98,11 +97,11 @@ to the value of :key.")
 ;;; In the mode line
 
 (defconst qwen-companion-chat-choices--columns 24
-  "Columns that a name may take in the mode line.")
+  "Width of a name in the mode line, in columns.")
 
 (defun qwen-companion-chat-choices--mouse-map (command)
-  "Return a keymap with COMMAND on a click in the mode line.
-The window of that mode line is selected before."
+  "Return a keymap that runs COMMAND on a click in the mode line.
+It selects the window of that mode line first."
   (make-mode-line-mouse-map
    'mouse-1 (lambda (event)
               (interactive "e")
@@ -139,7 +138,7 @@ Return nil while it is unknown."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "Not in a chat buffer"))
   (unless qwen-companion-chat-session-id
-    (user-error "There is no session yet"))
+    (user-error "No session yet"))
   (when-let* ((trouble (qwen-companion-chat-trouble)))
     (user-error "%s" trouble))
   (unless (qwen-companion-daemon-session-state qwen-companion-chat-session)
@@ -174,13 +173,13 @@ CURRENT is the choice in use."
                                    (qwen-companion-chat-choices--annotation choice current)))
                                 nil t nil nil default))
          (choice (or (cdr (assoc name choices))
-                     (user-error "No %s was chosen" (downcase title)))))
+                     (user-error "No %s chosen" (downcase title)))))
     (when (eq choice current)
-      (user-error "The %s is %s already" (downcase title) name))
+      (user-error "The %s is already %s" (downcase title) name))
     choice))
 
 (defun qwen-companion-chat-choices--confirm-model (model)
-  "Return MODEL if the user agrees to the settings that the change rewrites.
+  "Return MODEL if the user agrees to the rewritten settings.
 Signal a `user-error' otherwise."
   (let ((settings (pcase (qwen-companion-daemon-choices-model-writes
                           qwen-companion-chat-choices--offered)
@@ -215,7 +214,7 @@ Signal a `user-error' otherwise."
 (defun qwen-companion-chat-set-model (model)
   "Use MODEL, an id, in the session of this chat, for all its clients.
 Interactively, choose a model by its name, and confirm that the daemon
-rewrites settings on its host.  From Lisp, nothing is asked."
+rewrites settings on its host.  From Lisp, do not ask."
   (interactive (list (qwen-companion-daemon-choice-id
                       (qwen-companion-chat-choices--confirm-model
                        (qwen-companion-chat-choices--read 'model))))

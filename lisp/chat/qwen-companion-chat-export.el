@@ -9,9 +9,9 @@
 ;; Write a conversation to a file.  It is Markdown already; for Org, its code
 ;; blocks, headings, lists, emphasis and links are converted.
 ;;
-;; The text comes from a model.  In Org it must not act as a keyword, a link, a
-;; call, a macro or a drawer, which could include a file or run code, and in
-;; neither format as a local variable of the file.
+;; The text comes from a model.  In Org, keywords, links, calls, macros and
+;; drawers in it are disabled, since they could include a file or run code; in
+;; both formats, so are local variables of the file.
 
 ;;; Code:
 
@@ -82,7 +82,7 @@ KIND is `heading' or `note' with a line, `quote' or `text' with Markdown,
   (when text
     (cons (cons 'code (cons language text))
           (and more
-               (list (cons 'note (format "%d more characters are left out" more)))))))
+               (list (cons 'note (format "%d more characters omitted" more)))))))
 
 ;;; Code blocks
 
@@ -265,8 +265,8 @@ A zero-width space breaks it, as Org's manual suggests."
 ;;;###autoload
 (defun qwen-companion-chat-export (file)
   "Write the conversation of this chat to FILE, as Markdown or as Org.
-Use Org when the name ends in \".org\".  Texts that are cut in the
-conversation are cut there too.  Ask before overwriting a file."
+Use Org when the name ends in \".org\".  Texts cut in the conversation are
+cut in FILE too.  Ask before overwriting a file."
   (interactive
    (list (read-file-name "Export to (.md or .org): " nil nil nil "chat.md"))
    qwen-companion-chat-mode)

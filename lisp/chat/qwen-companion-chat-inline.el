@@ -8,11 +8,11 @@
 
 ;; Find Markdown's markup inside a line, as CommonMark defines it (section 6,
 ;; with the algorithm of its appendix for emphasis).  A line is parsed with
-;; those before it in its paragraph.  The lines below may not have come yet:
-;; what they could turn into code or HTML is left alone.
+;; the preceding lines of its paragraph.  Later lines may still be missing:
+;; text that they could turn into code or HTML is left alone.
 ;;
-;; Markup may be hidden, so that a mistake would change what an answer says:
-;; in doubt, a character is no markup.
+;; Markup may be hidden, so a mistake would change the meaning of an answer:
+;; in doubt, a character is not markup.
 
 ;;; Code:
 
@@ -20,7 +20,7 @@
 (require 'subr-x)
 
 (defconst qwen-companion-chat-inline--lines 200
-  "How many lines of a paragraph are parsed; in a longer one nothing is markup.")
+  "Limit of a paragraph in lines; longer ones are not parsed for markup.")
 
 (cl-defstruct (qwen-companion-chat-inline--run
                (:copier nil)
@@ -42,7 +42,7 @@ OPENS and CLOSES say whether emphasis may begin and end there."
 
 (defun qwen-companion-chat-inline--text-p (position)
   "Return non-nil when the line at POSITION is text of the same answer as point.
-Code and the end of a block are not."
+Code and the end of a block are not text."
   (and (equal (get-text-property position 'qwen-companion-chat-voice)
               (get-text-property (point) 'qwen-companion-chat-voice))
        (not (get-text-property position 'qwen-companion-chat-code))
@@ -50,8 +50,8 @@ Code and the end of a block are not."
 
 (defun qwen-companion-chat-inline-in-list-p (column)
   "Return non-nil when text at COLUMN of the line at point may belong to a list.
-That is where an item above has its text at most three columns before it,
-with no text further to the left in between."
+That is, an item above has its text at most three columns to the left, and
+no text in between is further to the left."
   (save-excursion
     (let ((left column) found)
       (while (and (not found) (> left 0) (> (point) (point-min))
@@ -69,7 +69,7 @@ with no text further to the left in between."
 
 (defun qwen-companion-chat-inline--content ()
   "Return the beginning of the text of the line at point, after markers of lists.
-Return nil where the text is code: that is indented by four columns more."
+Return nil for code, which is indented by four columns more."
   (save-excursion
     (skip-chars-forward " \t")
     (let ((code nil))
@@ -139,8 +139,8 @@ The text is from BEGIN to END; BEGIN is nil for the text of a link."
        :closes (and right (or (not strict) (not left) (eq after 'punctuation)))))))
 
 (defun qwen-companion-chat-inline--code-end (length end)
-  "Return the end of the code that LENGTH backticks before point begin, or nil.
-It ends with as many, before END."
+  "Return the end of the code opened by LENGTH backticks before point, or nil.
+Search for LENGTH closing backticks before END."
   (save-excursion
     (let (found)
       (while (and (not found) (search-forward "`" end t))
@@ -152,8 +152,8 @@ It ends with as many, before END."
 (defun qwen-companion-chat-inline--tokens (begin end inside)
   "Return the code, links and delimiters of the text from BEGIN to END.
 Return them as (SPANS . RUNS), where SPANS are (KIND START END . MORE).
-INSIDE is non-nil for the text of a link.  Stop where text below could
-make code, HTML or a link of the rest."
+INSIDE is non-nil for the text of a link.  Stop where later lines could
+turn the rest into code, HTML or a link."
   (let (spans runs stop)
     (goto-char begin)
     (while (and (not stop)
@@ -195,7 +195,7 @@ make code, HTML or a link of the rest."
 ;;; Emphasis
 
 (defun qwen-companion-chat-inline--fits-p (opener closer)
-  "Return non-nil when CLOSER may end what OPENER begins."
+  "Return non-nil when CLOSER may end the emphasis begun by OPENER."
   (pcase-let (((cl-struct qwen-companion-chat-inline--run (whole one) (closes both)) opener)
               ((cl-struct qwen-companion-chat-inline--run (whole other) (opens too)) closer))
     (and (qwen-companion-chat-inline--run-opens opener)
@@ -232,7 +232,7 @@ make code, HTML or a link of the rest."
             (cl-decf (qwen-companion-chat-inline--run-length opener) width)
             (cl-decf (qwen-companion-chat-inline--run-length closer) width)
             (cl-incf (qwen-companion-chat-inline--run-start closer) width)
-            ;; What is between the two can be paired with nothing outside.
+            ;; Delimiters between the two cannot be paired with others.
             (setq before (memq opener before)))))
       (push closer before))
     (cl-remove-if
@@ -245,9 +245,9 @@ make code, HTML or a link of the rest."
      spans)))
 
 (defun qwen-companion-chat-inline--pattern-p (span)
-  "Return non-nil when SPAN, emphasis, may be made of file names or code.
-CommonMark makes emphasis of \"a/*.o b/*.a\", \"2*3*4\" and \"__main__\".
-Letters of scripts that are written without spaces do not count."
+  "Return non-nil when SPAN, emphasis, may come from file names or code.
+CommonMark finds emphasis in \"a/*.o b/*.a\", \"2*3*4\" and \"__main__\".
+Ignore letters of scripts that are written without spaces."
   (pcase-let ((`(,_ ,start ,end ,width) span))
     (cl-flet ((at-p (set position)
                 (goto-char position)
@@ -258,7 +258,7 @@ Letters of scripts that are written without spaces do not count."
           (and (at-p "__[A-Za-z0-9_]+__" start) (= end (match-end 0)))
           (at-p "[[0-9A-Za-z/\\(=$%&]" end)))))
 
-;;; All of a line
+;;; Whole lines
 
 (defun qwen-companion-chat-inline-spans (end row)
   "Return the markup of the line at point, which ends at END.

@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; Fontify Markdown in a chat: it keeps its characters and gets faces, a code
-;; block those of its language.
+;; Fontify Markdown in a chat.  Its characters stay; text gets faces, and code
+;; blocks get the faces of their language.
 ;;
 ;; The text comes from a model and is untrusted.  It is never evaluated.  Only
 ;; modes for programs and text are used for it, without hooks and local
@@ -62,8 +62,8 @@
 
 (defcustom qwen-companion-chat-hide-markup t
   "Whether answers are shown without the characters of Markdown's markup.
-These are the stars, backticks and the like around words, those before a
-heading, and fences of code.  Copied text has them.
+These are stars, backticks and the like around words, hash signs before
+headings, and fences of code.  Copied text includes them.
 `qwen-companion-chat-toggle-markup' shows or hides them in one chat."
   :group 'qwen-companion
   :type 'boolean)
@@ -75,11 +75,11 @@ heading, and fences of code.  Copied text has them.
   "Seconds after which code that has come into view is fontified.")
 
 (defconst qwen-companion-chat-markdown--idle-delay 0.5
-  "Seconds that the user must have typed nothing for code to be fontified.
+  "Seconds of idle time before code is fontified.
 Loading a mode takes up to 0.2 s.")
 
 (defconst qwen-companion-chat-markdown--colour-timeout 1
-  "Seconds after which the attempt to fontify a code block is the last one.")
+  "Processor time in seconds after which a code block is not fontified again.")
 
 (defconst qwen-companion-chat-markdown--line-limit 2000
   "Characters above which a line is shown without emphasis and links.")
@@ -96,25 +96,25 @@ Loading a mode takes up to 0.2 s.")
 
 ;;; Floods
 
-;; Text that comes too fast to be read is displayed without its faces until
-;; no more comes so fast.  With the faces of 2 MB, each collection of garbage
-;; takes 50 ms more, and with those of the lines that are in view ten times a
-;; second, 15 ms more.
+;; Text that arrives faster than it can be read is displayed without faces
+;; until it slows down.  The faces of 2 MB add 50 ms to each garbage
+;; collection; faces of only the visible lines, redrawn ten times a second,
+;; add 15 ms.
 
 (defconst qwen-companion-chat-markdown--flood '(0.1 4000 2000)
-  "When text is displayed without faces: (SECONDS BEGIN GO-ON).
-That is when more characters than BEGIN have come within SECONDS, two
-screens full, and while more than GO-ON do.")
+  "Limits for displaying text without faces: (SECONDS BEGIN GO-ON).
+Begin after more than BEGIN characters, two screens full, within SECONDS,
+and go on while more than GO-ON come.")
 
 (defvar-local qwen-companion-chat-markdown--new nil
-  "The text that has come within the last moment: (TIME . CHARACTERS).
-TIME is when that moment began.  Nil before the first text.")
+  "Number of characters received since TIME: (TIME . CHARACTERS).
+Nil before the first text.")
 
 (defvar-local qwen-companion-chat-markdown--flood-start nil
-  "Marker where the text begins that has come too fast, nil for none.")
+  "Marker at the start of text that came too fast, nil for none.")
 
 (defun qwen-companion-chat-markdown--count-text (start length)
-  "Note that text of LENGTH has come at START."
+  "Count LENGTH new characters at START; begin a flood if they are too many."
   (pcase-let ((`(,seconds ,begin ,_) qwen-companion-chat-markdown--flood)
               (since (car qwen-companion-chat-markdown--new)))
     (unless (or qwen-companion-chat-markdown--flood-start
@@ -124,25 +124,25 @@ TIME is when that moment began.  Nil before the first text.")
     (when (and (> (cdr qwen-companion-chat-markdown--new) begin)
                (not qwen-companion-chat-markdown--flood-start))
       (setq qwen-companion-chat-markdown--flood-start (copy-marker start))
-      (qwen-companion-chat-markdown--look-later))))
+      (qwen-companion-chat-markdown--check-flood-later))))
 
-(defun qwen-companion-chat-markdown--look-later ()
-  "Look in a moment how much more text of the flood has come."
+(defun qwen-companion-chat-markdown--check-flood-later ()
+  "Check soon whether the flood goes on."
   (setcdr qwen-companion-chat-markdown--new 0)
   (run-at-time (car qwen-companion-chat-markdown--flood) nil
-               #'qwen-companion-chat-markdown--look (current-buffer)))
+               #'qwen-companion-chat-markdown--check-flood (current-buffer)))
 
-(defun qwen-companion-chat-markdown--look (chat)
+(defun qwen-companion-chat-markdown--check-flood (chat)
   "End the flood in the buffer CHAT unless text still comes too fast."
   (when (and (buffer-live-p chat)
              (buffer-local-value 'qwen-companion-chat-markdown--flood-start chat))
     (with-current-buffer chat
       (if (> (cdr qwen-companion-chat-markdown--new) (nth 2 qwen-companion-chat-markdown--flood))
-          (qwen-companion-chat-markdown--look-later)
+          (qwen-companion-chat-markdown--check-flood-later)
         (qwen-companion-chat-markdown--end-flood)))))
 
 (defun qwen-companion-chat-markdown--postpone-faces (start end)
-  "Let the text from the line of START to END be displayed as it is in a flood."
+  "Display the text from the line of START to END without faces."
   (when qwen-companion-chat-markdown--flood-start
     (save-excursion
       (goto-char start)
@@ -151,7 +151,7 @@ TIME is when that moment began.  Nil before the first text.")
         (put-text-property (point) end 'fontified t)))))
 
 (defun qwen-companion-chat-markdown--end-flood ()
-  "Fontify the text of the flood, which has ended, where it is displayed."
+  "End the flood: fontify its text where it is displayed."
   (let ((start (marker-position qwen-companion-chat-markdown--flood-start)))
     (set-marker qwen-companion-chat-markdown--flood-start nil)
     (setq qwen-companion-chat-markdown--flood-start nil)
@@ -166,10 +166,10 @@ TIME is when that moment began.  Nil before the first text.")
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-code))
   "A block of code in the untrusted LANGUAGE, a string.
-FENCE is its opening fence, MARGIN the number of characters before that,
-which its lines have too; CLOSED is non-nil when its closing fence has
-come.  COLOURED is t when it has the faces of its language, `pending'
-when it will get them.  Its text has it as a property."
+FENCE is its opening fence, MARGIN the number of characters before FENCE
+and before each line.  CLOSED is non-nil after the closing fence.  COLOURED
+is t when the block has the faces of its language, `pending' when it will
+get them.  The text of the block has this struct as a property."
   language fence (margin 0) closed coloured)
 
 (cl-defstruct (qwen-companion-chat-reader
@@ -222,11 +222,11 @@ is the code block that is open there, or nil."
   (concat "\\([ \t]*\\(?:\\(?:>\\|" qwen-companion-chat-inline-item "\\)[ \t]*\\)*\\)"
           "\\(```+\\|~~~+\\)[ \t]*\\([^ \t\n`]*\\)[^`\n]*$")
   "Matches a line that may begin a code block.
-The groups are what marks lists and quotes, the fence and the language.")
+The groups are the markers of lists and quotes, the fence and the language.")
 
 (defun qwen-companion-chat-markdown--opening-fence-p ()
   "Return non-nil when the line at point begins a code block.
-Indented by four columns it does so in a list only."
+If indented by four columns, it does so only in a list."
   (and (looking-at qwen-companion-chat-markdown--opening-fence)
        (let ((prefix (match-string-no-properties 1)))
          (or (string-match-p "[^ \t]" prefix)
@@ -256,7 +256,7 @@ Indented by four columns it does so in a list only."
 (defun qwen-companion-chat-markdown--read-lines (reader end)
   "Process the complete lines from point to END for READER."
   (let ((start (point)))
-    ;; Only these are looked at: each line of a long text would take too long.
+    ;; Checking each line of a long text would take too long.
     (while (re-search-forward "```\\|~~~" end t)
       (forward-line 0)
       (let ((code (qwen-companion-chat-reader-code reader)))
@@ -325,7 +325,7 @@ Indented by four columns it does so in a list only."
 
 (defun qwen-companion-chat-toggle-markup ()
   "Show the hidden markup of the answers in this chat, or hide it again.
-The option `qwen-companion-chat-hide-markup' is for chats to come."
+The option `qwen-companion-chat-hide-markup' sets this for new chats."
   (interactive nil qwen-companion-chat-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
   (if (qwen-companion-chat-markdown--hidden-p)
@@ -336,7 +336,7 @@ The option `qwen-companion-chat-hide-markup' is for chats to come."
   (message "Markup is %s" (if (qwen-companion-chat-markdown--hidden-p) "hidden" "shown")))
 
 (defun qwen-companion-chat-markdown--hide (start end)
-  "Let the markup from START to END be hidden if it is part of an answer."
+  "Hide the markup from START to END if it is part of an answer."
   (when (eq 'answer (get-text-property start 'qwen-companion-chat-voice))
     (put-text-property start end 'invisible 'qwen-companion-chat-markup)))
 
@@ -348,7 +348,7 @@ Return the region as `jit-lock-functions' do."
       (goto-char start)
       (forward-line 0)
       (with-silent-modifications
-        (let (;; Looking for fields looks at all overlays of the buffer.
+        (let (;; Finding fields processes all overlays of the buffer.
               (inhibit-field-text-motion t)
               ;; Whether the line before is a row that is in no aligned table:
               ;; then the rows right below it are in none, either.
@@ -479,7 +479,7 @@ Return nil when the user has typed and it has to be tried again."
                 code (next-single-property-change
                       (point) 'qwen-companion-chat-code nil (point-max))))
               (name (qwen-companion-chat-markdown--file-name code))
-              ;; Of the processor's time: a busy machine is no fault of CODE's.
+              ;; Processor time: a busy machine must not count against CODE.
               (begun (float-time (get-internal-run-time))))
     (or (not name)
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
@@ -585,7 +585,7 @@ In a list, that is the text after the bullet."
                                       (_ 'link)))
     (pcase-dolist (`(,begin . ,end) (list (cons start from) (cons to end)))
       (add-face-text-property begin end 'qwen-companion-chat-markup)
-      ;; Where a link leads to stays visible: the text is untrusted.
+      ;; The target of a link stays visible: the text is untrusted.
       (unless (or (= begin end) (eq kind 'link))
         (qwen-companion-chat-markdown--hide begin end)))
     (when (memq kind '(link address))
@@ -618,10 +618,10 @@ Other links name files on the daemon's host."
   "Matches a file and a line in an answer.")
 
 (defconst qwen-companion-chat-markdown--places-limit 5
-  "How many files of a line are looked for, which takes up to 0.6 ms each.")
+  "Limit of the file names checked in a line, at up to 0.6 ms each.")
 
 (defun qwen-companion-chat-markdown--link-places (start end)
-  "Make files with lines, from START to END, links where they exist."
+  "Turn names of existing files with lines, from START to END, into links."
   (goto-char start)
   (cl-loop repeat qwen-companion-chat-markdown--places-limit
            while (re-search-forward qwen-companion-chat-markdown--place end t)
@@ -657,7 +657,7 @@ Visit a file, at its line, in another window."
                        (get-text-property (point) 'qwen-companion-chat-place)))))
     (cond (url (browse-url url))
           (place (qwen-companion-chat-places-visit
-                  ;; It may have become a link to elsewhere since.
+                  ;; It may be a symbolic link to elsewhere by now.
                   (or (qwen-companion-chat-places-in-workspace (car place))
                       (user-error "%s is no longer a file of the daemon's workspace"
                                   (qwen-companion-untrusted-text (car place))))
@@ -723,8 +723,8 @@ This is done at point in the most recently used buffer that visits a file."
 ;;; Tables
 
 (defconst qwen-companion-chat-markdown--table-limit 200
-  "Number of lines of a table that are aligned; the rest stays as written.
-All of them are scanned whenever one is added.")
+  "Limit of the aligned lines of a table; further lines stay as written.
+All of them are scanned whenever a line is added.")
 
 (defconst qwen-companion-chat-markdown--table-row "[ \t]*|"
   "Matches the beginning of a row of a table.")
@@ -735,7 +735,7 @@ All of them are scanned whenever one is added.")
 
 (defun qwen-companion-chat-markdown--table-extent ()
   "Return (START . END) of the table at point, beginnings of lines, or nil.
-Return nil below the lines of a long table that are aligned, too."
+Return nil below the aligned lines of a long table, too."
   (save-excursion
     (unless (qwen-companion-chat-markdown--skip-rows -1)
       (unless (qwen-companion-chat-markdown--table-row-p)

@@ -181,7 +181,7 @@ This is newer than the list."
 (defun qwen-companion-chat-sessions--at-point ()
   "Return the id of the session at point."
   (or (tabulated-list-get-id)
-      (user-error "There is no session on this line")))
+      (user-error "No session on this line")))
 
 (defun qwen-companion-chat-sessions-open ()
   "Go to the chat of the session at point; create it if necessary."
@@ -224,7 +224,7 @@ Its chat stays."
   (interactive nil qwen-companion-chats-mode)
   (let ((id (qwen-companion-chat-sessions--at-point)))
     (when (qwen-companion-chat-sessions--ended-p (qwen-companion-chat-sessions--find id))
-      (user-error "This session has ended already"))
+      (user-error "This session has already ended"))
     (when (y-or-n-p "End this session for all its clients? ")
       (qwen-companion-chat-sessions--close id t))))
 
@@ -352,7 +352,7 @@ other chat."
                   (qwen-companion-chat-sessions--read))
               (qwen-companion-chat-sessions--unwatch))))
     (unless id
-      (user-error "There is no such session"))
+      (user-error "No such session"))
     (qwen-companion-chat-sessions--visit id)))
 
 (provide 'qwen-companion-chat-sessions)

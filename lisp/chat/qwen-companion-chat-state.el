@@ -365,7 +365,7 @@ This is done as soon as the daemon is connected."
 This also loads a session that has ended or was left."
   (interactive)
   (unless qwen-companion-chat-session-id
-    (user-error "There is no session yet"))
+    (user-error "No session yet"))
   (when (eq 'off (qwen-companion-daemon-state))
     (user-error "Disconnected from the daemon; M-x qwen-companion-chat here connects again"))
   (qwen-companion-chat-call

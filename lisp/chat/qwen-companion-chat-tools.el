@@ -239,7 +239,7 @@ when it could not be fetched."
   "Show how the context window of the model is used."
   (interactive nil qwen-companion-chat-mode)
   (unless qwen-companion-chat-session-id
-    (user-error "There is no session yet"))
+    (user-error "No session yet"))
   (qwen-companion-chat-call 'daemon-usage (list :session qwen-companion-chat-session-id)))
 
 (defun qwen-companion-chat-tools-on-usage (payload)

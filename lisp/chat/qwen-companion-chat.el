@@ -737,7 +737,7 @@ The session is opened once a daemon is connected."
 The copy ends with the last turn that has ended."
   (interactive nil qwen-companion-chat-mode)
   (unless qwen-companion-chat-session-id
-    (user-error "There is no session yet"))
+    (user-error "No session yet"))
   (when-let* ((trouble (qwen-companion-chat-trouble)))
     (user-error "%s" trouble))
   (qwen-companion-chat-call

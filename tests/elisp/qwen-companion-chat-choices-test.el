@@ -157,7 +157,7 @@ A list of the prompt and, for each that was offered, what the line says."
                      (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-mode))))
     (qwen-companion-chat-test-session :state 'idle)
     (qwen-companion-chat-choices-test-choosing ""
-      (should (equal "No model was chosen"
+      (should (equal "No model chosen"
                      (qwen-companion-chat-choices-test--refused
                       #'qwen-companion-chat-set-model))))))
 
@@ -180,7 +180,7 @@ A list of the prompt and, for each that was offered, what the line says."
     (should (equal "No model available yet; the session is idle"
                    (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-model)))
     (qwen-companion-chat t)
-    (should (equal "There is no session yet"
+    (should (equal "No session yet"
                    (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-model))))
   (with-temp-buffer
     (should (equal "Not in a chat buffer"

@@ -67,7 +67,7 @@ ls
 #+b
 ```
 
-*5 more characters are left out*
+*5 more characters omitted*
 
 # Done
 * `a` and **b**, see [here](https://example.org)
@@ -106,7 +106,7 @@ ls
 ,#+b
 #+end_src
 
-- 5 more characters are left out
+- 5 more characters omitted
 
 *** Done
 - ~a~ and *b*, see [[https://example.org][here]]

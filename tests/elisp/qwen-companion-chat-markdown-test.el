@@ -207,7 +207,7 @@
     (dotimes (_ 10)
       (dotimes (_ 2)
         (qwen-companion-chat-test-say (concat "**strong**\n" (apply #'concat (make-list 400 "It goes on\n")))))
-      (qwen-companion-chat-markdown--look (current-buffer))
+      (qwen-companion-chat-markdown--check-flood (current-buffer))
       ;; As redisplay does.
       (jit-lock-fontify-now))
     (should-not (memq 'bold (qwen-companion-chat-markdown-test--faces "strong")))
