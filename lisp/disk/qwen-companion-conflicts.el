@@ -11,9 +11,9 @@
 ;; user, not for the file: a buffer with markers is not saved unless the user
 ;; insists with a prefix argument.
 ;;
-;; The text is searched for markers each time, so they can be resolved by any
-;; means, and that can be undone.  The guard stays in the buffer when nothing
-;; is followed any more.
+;; The text is searched for markers each time, so they can be resolved in any
+;; way, and that can be undone.  The guard stays in the buffer after following
+;; has ended.
 
 ;;; Code:
 
@@ -33,7 +33,7 @@
   "Labels of the texts in a conflict with what is merged from a worktree.")
 
 (defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
-  "Labels of the three texts of a conflict with what the user made of an edit.")
+  "Labels of the three texts of a conflict with the user's version of an edit.")
 
 (defconst qwen-companion-conflicts-proposal-labels '("proposed" "before" "on disk")
   "Labels of the three texts of a conflict in a proposal of a CLI.")
@@ -48,7 +48,7 @@
             (regexp-opt (mapcar #'car labels))
             (regexp-opt (mapcar #'cadr labels))
             (regexp-opt (mapcar #'caddr labels))))
-  "Matches a line that marks a conflict of ours.")
+  "Regexp for the marker lines of our conflicts.")
 
 (defconst qwen-companion-conflicts--delay 0.2
   "Seconds after a change until the conflicts are counted again.")
@@ -60,8 +60,8 @@
   "The unresolved conflicts in a buffer.
 BASE, MINE and RESULT are texts: RESULT, with the markers, is the merge
 of the user's unsaved MINE, which started from BASE, with the text on
-disk.  COUNT conflicts are in the buffer as far as is known, and TIMER
-is about to count them again."
+disk.  COUNT is the number of conflicts when last counted, and TIMER will count
+them again."
   base mine result (count 0) timer)
 
 (defvar-local qwen-companion-conflicts--state nil
@@ -72,8 +72,8 @@ is about to count them again."
 
 (defun qwen-companion-conflicts-begin (base mine result)
   "Guard the current buffer, in which conflicts have just been marked.
-RESULT is the merge with the markers, MINE the user's text before it,
-and BASE that from which MINE started.  Return the number of conflicts."
+RESULT is the merge with the markers, MINE the user's text before it, and
+BASE the text from which MINE started.  Return the number of conflicts."
   (setq qwen-companion-conflicts--state
         (make-qwen-companion-conflicts--state :base base :mine mine :result result))
   (qwen-companion-conflicts--guard)

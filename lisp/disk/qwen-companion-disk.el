@@ -6,10 +6,9 @@
 
 ;;; Commentary:
 
-;; Names, stamps and texts of files on disk; being told of writes to them;
-;; and waiting for the write that a CLI is about to make because the user has
-;; accepted it.  That is checked by content: no message says something of a
-;; file that the file's bytes do not bear out.
+;; Read names, stamps and texts of files on disk; watch files for writes; and
+;; wait for a CLI to write an accepted proposal.  Such writes are checked by
+;; content: messages about a file always agree with its bytes.
 
 ;;; Code:
 
@@ -23,26 +22,26 @@
 (require 'qwen-companion-timers)
 
 (defconst qwen-companion-disk--patience 5
-  "Seconds within which an expected write should have come.")
+  "Time limit in seconds for an expected write.")
 
 (defconst qwen-companion-disk--time-resolution 0.03
   "Coarsest step of a file system's clock, in seconds.
 A file read sooner after a write may change again without a new time.")
 
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
-  "A write that is expected.
-PATH is the file.  TEXTS are those it may hold afterwards, the one that
-was accepted last; FORESEEN are those of them that come of the writes
-expected before this one as well.  OPTIONAL is non-nil when it may not
-come because the user may have answered no.  STAMP is that of the file
-as it was, TOLD that of the last change that was told.  LOOKED is what
-was found last: (STAMP . TEXT), where TEXT is that of TEXTS the file
-held, or nil.  DONE is a function for the end of the wait, WATCH that of
-the file, and TIMER ends the wait (nil while the CLI cannot write yet)."
+  "An expected write.
+PATH is the file.  TEXTS are its possible contents afterwards, the accepted
+text last; FORESEEN are those that include the writes expected before this
+one.  OPTIONAL is non-nil when no write may come, as the user may have
+answered no.  STAMP is the stamp of the file before, TOLD its stamp at the
+last reported change.  LOOKED is the result of the last check, (STAMP .
+TEXT): TEXT is the member of TEXTS in the file, or nil.  DONE is a function
+for the end of the wait, WATCH the watch of the file, and TIMER ends the
+wait (nil while the CLI cannot write yet)."
   path texts foreseen optional stamp told looked done watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
-  "Abnormal hook run when an expected write has come.
+  "Abnormal hook run after an expected write.
 Each function gets the file's name.")
 
 (defvar qwen-companion-disk-expecting-functions nil
@@ -51,8 +50,8 @@ Each function gets the file's name; see `qwen-companion-disk-expected-p'.")
 
 (defvar qwen-companion-disk-catch-up-functions nil
   "Abnormal hook that brings the buffers visiting a file up to date.
-Each function gets the file's name, and returns nil when the buffers do
-not have what is on disk yet.")
+Each function gets the file's name, and returns nil while the buffers
+still differ from the disk.")
 
 (defvar qwen-companion-disk--writes nil
   "The writes that are expected, newest first.")
@@ -90,9 +89,9 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
     text))
 
 (defun qwen-companion-disk--attributes (path)
-  "Return the attributes of the file that PATH is or leads to, nil for none."
+  "Return the attributes of the file PATH, links followed, or nil."
   (let ((attributes (file-attributes path)))
-    ;; To look for links first takes as long as all of this.
+    ;; Checking for links first would take as long as all of this.
     (if (stringp (file-attribute-type attributes))
         ;; A link may lead to itself.
         (when-let* ((file (ignore-errors (file-chase-links path))))
@@ -100,8 +99,8 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
       attributes)))
 
 (defun qwen-companion-disk-stamp (path)
-  "Return a stamp of the file PATH, equal only while nobody writes it.
-The value is nil when it is not there."
+  "Return a stamp of the file PATH, different after each write.
+Return nil when the file does not exist."
   (let ((file-name-handler-alist nil))
     (when-let* ((attributes (qwen-companion-disk--attributes path)))
       (list (file-attribute-modification-time attributes)
@@ -114,16 +113,16 @@ The value is nil when it is not there."
 ;; a few calls of the system.
 
 (defvar qwen-companion-disk-recent nil
-  "Bound to (nil) around work on many files that asks for their real names.
-Then its car has the two directories asked for last, each (DIRECTORY
-TRUENAME . TIME), the newest first; TIME is in seconds since the epoch.")
+  "Cache of real directory names, bound to (nil) around work on many files.
+Its car has the last two directories, newest first, each (DIRECTORY
+TRUENAME . TIME); TIME is in seconds since the epoch.")
 
 (defconst qwen-companion-disk--recent-seconds 0.01
-  "For how many seconds the real name of a directory holds.")
+  "Seconds for which a cached real name of a directory is used.")
 
 (defun qwen-companion-disk-true-directory (directory)
   "Return the real name of DIRECTORY; both end in a slash.
-Within `qwen-companion-disk-recent', one that has just been found holds."
+Use the cache `qwen-companion-disk-recent' where it is bound."
   (let* ((recent qwen-companion-disk-recent)
          (entry (assoc directory (car recent)))
          (now (float-time)))
@@ -166,8 +165,8 @@ Within `qwen-companion-disk-recent', one that has just been found holds."
   (nthcdr 10 (qwen-companion-disk--attributes path)))
 
 (defun qwen-companion-disk-fresh-p (time)
-  "Return non-nil when a file of the modification TIME may be being written.
-It may change then without a new time."
+  "Return non-nil when TIME, of a modification, is very recent.
+The file may then change again without a new time."
   (< (abs (float-time (time-since time))) qwen-companion-disk--time-resolution))
 
 (defun qwen-companion-disk-same-text-p (buffer)
@@ -185,9 +184,8 @@ It may change then without a new time."
 
 (defun qwen-companion-disk-visiting (path &optional predicate)
   "Return a buffer that visits the file PATH, or nil.
-It is one for which PREDICATE, if any, returns non-nil.  Of a file
-elsewhere, or its copy here, it is one by the usual name: TRAMP would
-have to look for others."
+PREDICATE, if any, must return non-nil for it.  For a remote file, or its
+local copy, compare only names: TRAMP would have to connect otherwise."
   (let ((name (qwen-companion-places-name path)))
     (cl-find-if (or predicate #'always)
                 (delq nil (cons (get-file-buffer name)
@@ -199,8 +197,8 @@ have to look for others."
 
 (defun qwen-companion-disk-visit (path)
   "Return a buffer that visits the file PATH and can be edited.
-Signal an error when the user may not write that file.  A directory
-that is missing is no hindrance: Emacs offers to make it when saving."
+Signal an error when the user may not write that file.  Its directory need
+not exist: Emacs offers to create it when saving."
   (let ((buffer (or (qwen-companion-disk-visiting path)
                     (find-file-noselect (qwen-companion-places-name path)))))
     (with-current-buffer buffer
@@ -219,19 +217,19 @@ that is missing is no hindrance: Emacs offers to make it when saving."
 
 (defun qwen-companion-disk-insert (path &optional coding exactly)
   "Insert the text of the file PATH at point, as Emacs would read it.
-CODING nil means to detect the coding.  With EXACTLY non-nil, line
-ends stay what they are, and a NUL makes it no binary file.  Return the
-coding system, nil when there is no such file or nothing in it.  The text
-is not ours: no format conversion runs on it."
+With CODING nil, detect the coding.  With EXACTLY non-nil, do not convert
+line ends, and do not treat a NUL as a sign of a binary file.  Return the
+coding system, or nil when the file is missing or empty.  Run no format
+conversion, since the text is untrusted."
   (qwen-companion-disk--insert path coding exactly exactly))
 
 (defun qwen-companion-disk-insert-unified (path &optional coding)
   "Insert the text of the file PATH into the current buffer, which is empty.
-Where all lines end in CR LF, they end in LF in the buffer; otherwise the
-line ends stay what they are.  A NUL makes it no binary file.  CODING nil
-means to detect the coding.  Return (CODING . LINE-END): the coding
-system, nil when there is no such file or nothing in it, and how lines
-end in the file, see `qwen-companion-disk-line-end'."
+If all lines end in CR LF, convert these to LF; otherwise leave line ends
+alone.  Do not treat a NUL as a sign of a binary file.  With CODING nil,
+detect the coding.  Return (CODING . LINE-END): the coding system, or nil
+when the file is missing or empty, and the file's line end, see
+`qwen-companion-disk-line-end'."
   ;; In 20 MB, it takes 0.2 s to look at each line end, and 0.4 to convert
   ;; each afterwards; Emacs does it in 20 ms while it reads the file.
   (let* ((buffer-undo-list t)
@@ -267,9 +265,9 @@ non-nil, a NUL makes it no binary file.  Return the coding system."
       last-coding-system-used)))
 
 (defun qwen-companion-disk--returns-removed (coding size)
-  "Return the number of characters CR that reading a file has removed.
-It has SIZE bytes, and the current buffer has it, read as CODING.  Return
-nil where the sizes do not tell."
+  "Return the number of CR characters removed by reading a file.
+The file has SIZE bytes; the current buffer contains it, read as CODING.
+Return nil if the sizes are not conclusive."
   (when (memq (coding-system-type coding) '(utf-8 undecided))
     (- size
        (1- (position-bytes (point-max)))
@@ -305,9 +303,9 @@ Emacs itself, reading a file, looks at the first three lines only."
                 (t 'mixed))))))))
 
 (defun qwen-companion-disk-convert-line-ends (line-end)
-  "Make all lines of the current buffer end in LINE-END: \"\\n\" or \"\\r\\n\".
-They end in the other one.  That is no change of the user's: it cannot be
-undone, and nothing before it."
+  "Convert all line ends of the current buffer to LINE-END, \"\\n\" or \"\\r\\n\".
+All lines must have the other one.  This cannot be undone, and neither can
+earlier changes."
   (let ((modified (buffer-modified-p))
         (inhibit-modification-hooks t)
         (inhibit-read-only t)
@@ -336,9 +334,9 @@ are detected, so that both texts of a comparison are read alike."
     (coding-system-change-eol-conversion coding nil)))
 
 (defun qwen-companion-disk-fitting-coding (coding)
-  "Return the coding system to save the current buffer, its file being in CODING.
-What CODING leaves open, because the file has nothing that tells, is as
-the buffer has it; CODING is nil when all is open."
+  "Return a coding system to save the current buffer; its file is in CODING.
+Take from the buffer's coding system all that CODING, of a file without
+evidence, leaves undecided; nil leaves everything undecided."
   (let ((end (and coding (coding-system-eol-type coding)))
         (fitting (if (memq (and coding (coding-system-type coding)) '(nil undecided))
                      buffer-file-coding-system
@@ -386,8 +384,8 @@ its line ends, which TEXT may lack.  Return nil if the file is unreadable."
                                  text coding line-end bytes))))))
 
 (defun qwen-companion-disk--size-fits-p (path text plain)
-  "Return nil when the file PATH surely has not the size of TEXT.
-PLAIN is TEXT with LF line ends.  A long file need not be read then."
+  "Return nil when the size of the file PATH rules out TEXT as its contents.
+PLAIN is TEXT with LF line ends.  This avoids reading a long file."
   (let* ((size (or (qwen-companion-disk--size path) 0))
          ;; One byte each, three of a mark before; or two each, two before.
          (fits-p (lambda (characters)
@@ -457,9 +455,9 @@ LINE-END is how its lines end: `unix' or `dos'."
 
 (defun qwen-companion-disk--codings (bytes text)
   "Return the coding systems that may decode BYTES as TEXT.
-A byte order mark tells.  Otherwise it is UTF-8, or one
-of those in which the first of TEXT that is not ASCII is the first of
-BYTES that is not, or that announces it."
+A byte order mark decides.  Otherwise return UTF-8 and the coding systems
+that encode the first non-ASCII character of TEXT as the first non-ASCII
+bytes or escape sequence of BYTES."
   (cond
    ((string-prefix-p "\xef\xbb\xbf" bytes) '(utf-8-with-signature))
    ((string-prefix-p "\xff\xfe" bytes) '(utf-16le-with-signature))
@@ -467,7 +465,7 @@ BYTES that is not, or that announces it."
    (t
     (cons
      'utf-8
-     ;; Known at once of a long text: whether it has more than ASCII.
+     ;; A fast check for non-ASCII characters, even in a long text.
      (when-let* (((< (length text) (string-bytes text)))
                  (byte (string-match-p "[\e\x80-\xff]" bytes))
                  ((string-match "[[:nonascii:]]\\{1,8\\}" text))
@@ -486,9 +484,9 @@ BYTES that is not, or that announces it."
 
 ;;; Watching
 
-;; An event is only noted: there may be thousands.  A moment later, when no
-;; more come, each watch of a directory with events is notified.  A directory
-;; that cannot be watched, or has too many events, is polled instead.
+;; Events are only recorded: there may be thousands.  Once no more arrive, the
+;; watches of all directories with events are notified.  A directory that
+;; cannot be watched, or has too many events, is polled instead.
 
 (defconst qwen-companion-disk-quiet 0.05
   "Seconds without an event after which watches are notified.")
@@ -497,8 +495,8 @@ BYTES that is not, or that announces it."
   "Seconds after the first event after which watches are notified anyway.")
 
 (defconst qwen-companion-disk--burst 150
-  "Most events of a directory that are taken at a time.
-More, as a branch switch makes, cost more than looking at the files.")
+  "Limit of the events of a directory before it is polled.
+More events, as of a branch switch, cost more than polling the files.")
 
 (defconst qwen-companion-disk-idle-writer 1.5
   "Seconds without a write after which a file counts as written.")
@@ -510,19 +508,19 @@ watched.")
 
 (cl-defstruct (qwen-companion-disk--directory (:copier nil))
   "A directory with watched files.
-NAME is its name with a final slash, WATCHES are those of its files.
-DESCRIPTOR is that of filenotify, nil while the directory is polled by
-TIMER; UNAVAILABLE is non-nil when it cannot be watched at all.  WRITERS
-is the descriptor of inotify for files that are opened and closed, which
-filenotify does not know.  EVENTS counts those since the watches were notified."
+NAME is its name with a final slash, WATCHES the watches of its files.
+DESCRIPTOR is its file notification, nil while the directory is polled by
+TIMER; UNAVAILABLE is non-nil when it cannot be watched at all.  WRITERS is
+an inotify descriptor for opening and closing files, which filenotify does
+not report.  EVENTS counts events since the last notification."
   name watches descriptor unavailable writers timer (events 0))
 
 (cl-defstruct (qwen-companion-disk-watch
                (:constructor qwen-companion-disk--make-watch)
                (:copier nil))
   "A watch of one file, made by `qwen-companion-disk-watch'.
-FILE is its true name, PARENTS are the directories to watch, whether or
-not they exist, and DIRECTORIES those that are watched in their place.
+FILE is its true name, PARENTS are the directories to watch, whether or not
+they exist, and DIRECTORIES the existing ones watched instead.
 NOTIFY and EVENT are functions."
   file parents directories notify event)
 
@@ -531,7 +529,7 @@ NOTIFY and EVENT are functions."
 (defvar qwen-companion-disk--watches (make-hash-table :test #'equal)
   "The watches: true name of the file to list of watches.")
 (defvar qwen-companion-disk--open-files (make-hash-table :test #'equal)
-  "The watched files that were changed and not closed since: time of that.")
+  "The watched files open for writing: name to time of the last change.")
 (defvar qwen-companion-disk--pending nil
   "The directories with events whose watches have not been notified.")
 (defvar qwen-companion-disk--pending-times nil
@@ -539,17 +537,17 @@ NOTIFY and EVENT are functions."
 (defvar qwen-companion-disk--renames nil
   "The files that were renamed: alist (OLD . NEW).")
 (defvar qwen-companion-disk--moved nil
-  "The watched file that inotify has said was moved: (COOKIE . FILE), or nil.")
+  "The watched file that inotify reported as moved, (COOKIE . FILE), or nil.")
 (defvar qwen-companion-disk--events-timer nil
   "Timer that processes the events, nil when there are none.")
 
 (defun qwen-companion-disk-watch (path notify &optional event)
   "Watch the file PATH and return a `qwen-companion-disk-watch'.
-NOTIFY is called without arguments when the file may have been written:
-once for many events, also those of other files of its directory.  With
-EVENT non-nil, that function is called without arguments too, at once at
-each event of the file itself.  The file and its directory need not
-exist.  End the watch with `qwen-companion-disk-unwatch'."
+Call NOTIFY without arguments when the file may have been written: once for
+many events, including those of other files in its directory.  Call the
+function EVENT, if non-nil, without arguments at each event of the file
+itself.  The file and its directory need not exist.  End the watch with
+`qwen-companion-disk-unwatch'."
   (let* ((file-name-handler-alist nil)
          (file (file-truename path))
          (watch (qwen-companion-disk--make-watch
@@ -580,14 +578,14 @@ exist.  End the watch with `qwen-companion-disk-unwatch'."
              (qwen-companion-disk-watch-directories watch)))
 
 (defun qwen-companion-disk-open-p (watch)
-  "Return non-nil when a program has written the file of WATCH and not closed it.
-That is known with inotify only."
+  "Return non-nil when a program has the file of WATCH open after writing it.
+This needs inotify."
   (gethash (qwen-companion-disk-watch-file watch) qwen-companion-disk--open-files))
 
 (defun qwen-companion-disk-being-written-p (watch)
   "Return non-nil while a program is writing the file of WATCH.
-That is until it closes the file or has not written for a while; it is
-known with inotify only."
+This ends when it closes the file or has not written for a while, and needs
+inotify."
   (when-let* ((time (qwen-companion-disk-open-p watch)))
     ;; The clock may have been set back since.
     (< (abs (- (float-time) time)) qwen-companion-disk-idle-writer)))
@@ -598,7 +596,7 @@ known with inotify only."
              qwen-companion-disk--renames nil nil #'equal))
 
 (defun qwen-companion-disk-forget-renames ()
-  "Forget which files were renamed, once all that need it have asked."
+  "Forget the renames; call this when all users of them are done."
   (setq qwen-companion-disk--renames nil))
 
 (defun qwen-companion-disk--forget-events ()
@@ -618,7 +616,7 @@ known with inotify only."
     directory))
 
 (defun qwen-companion-disk--watch-directories (watch)
-  "Let WATCH have the directories that exist now."
+  "Watch the directories of WATCH that exist now."
   (let ((names (delete-dups
                 (mapcar #'qwen-companion-disk--existing-directory
                         (qwen-companion-disk-watch-parents watch)))))
@@ -636,7 +634,7 @@ known with inotify only."
           (qwen-companion-disk--open directory))))))
 
 (defun qwen-companion-disk--leave-directories (watch)
-  "Watch no directory for WATCH any more."
+  "Stop watching directories for WATCH."
   (dolist (name (cl-shiftf (qwen-companion-disk-watch-directories watch) nil))
     (when-let* ((directory (gethash name qwen-companion-disk--directories)))
       (setf (qwen-companion-disk--directory-watches directory)
@@ -676,7 +674,7 @@ known with inotify only."
                 (cdr qwen-companion-disk--poll-intervals)))))))
 
 (defun qwen-companion-disk--close (directory)
-  "Neither watch nor poll DIRECTORY any more."
+  "Stop watching or polling DIRECTORY."
   (qwen-companion-timers-cancel (qwen-companion-disk--directory-timer directory))
   (when-let* ((descriptor (qwen-companion-disk--directory-descriptor directory)))
     ;; First, because the end of a watch is an event too.
@@ -711,7 +709,7 @@ known with inotify only."
 
 (defun qwen-companion-disk--notify (directory)
   "Notify the watches of DIRECTORY.
-First let each watch the directories that exist now."
+First watch the directories that exist now."
   (dolist (watch (copy-sequence
                   (qwen-companion-disk--directory-watches directory)))
     (when (qwen-companion-disk-watch-directories watch)
@@ -719,7 +717,7 @@ First let each watch the directories that exist now."
       (qwen-companion-disk--call (qwen-companion-disk-watch-notify watch)))))
 
 (defun qwen-companion-disk--call (function)
-  "Call FUNCTION of a watch; an error in it does not keep others from theirs."
+  "Call FUNCTION of a watch; report errors instead of signalling them."
   (condition-case err
       (funcall function)
     (error
@@ -795,7 +793,7 @@ a file `created', and no close follows; or the old one `deleted'."
   (pcase-let* ((`(,first . ,last) qwen-companion-disk--pending-times)
                (now (float-time))
                (quiet (- now last)))
-    ;; Less than nothing when the clock was set back.
+    ;; Negative when the clock was set back.
     (if (and (<= 0 quiet)
              (< quiet qwen-companion-disk-quiet)
              (< (- now first) qwen-companion-disk-quiet-limit))
@@ -809,25 +807,24 @@ a file `created', and no close follows; or the old one `deleted'."
 
 ;;; Expecting
 
-;; A CLI may wait for the answers to several proposals of one file and
-;; then write one after the other.  So the writes to a file that are
-;; expected form a row: what holds the last one holds those before it.
+;; A CLI may wait for the answers to several proposals of one file and then
+;; write one after the other.  So the expected writes to a file form a
+;; sequence: a file with the last one also contains the earlier ones.
 
 (cl-defun qwen-companion-disk-expect (path text &key optional stamp ready done)
-  "Wait for the write of a CLI to PATH that is about to come; return it.
-TEXT is what the file will hold.  OPTIONAL non-nil means that it may not
-come, and that TEXT may be nil: not known.  STAMP is that of the file
-before the write, by default as it is now.  The wait ends by itself only
-after `qwen-companion-disk-expect-soon'.
+  "Expect a write of a CLI to PATH, and return it as a struct.
+TEXT is the expected contents of the file.  With OPTIONAL non-nil, the
+write may not happen, and TEXT may be nil, for unknown.  STAMP is the
+file's stamp before the write, by default its present one.  The wait times
+out only after `qwen-companion-disk-expect-soon'.
 
-READY is a function that is called with the value once no write can be
-missed, before the text is looked for in the file; it lets the CLI write.
+Call READY with the struct once no write can be missed, before the file is
+checked; READY lets the CLI write.
 
-DONE is a function that is called when the wait has ended by itself,
-with two arguments.  The first is `written' when the file holds the
-text, `overwritten' when it holds that of a later write instead,
-`changed' when it holds another text than before, and `unchanged'.  The
-second is a string that says for how long it was looked at."
+When the wait ends by itself, call DONE with two arguments.  The first is
+`written' (the file has the text), `overwritten' (it has the text of a
+later write), `changed' (it has another text than before) or `unchanged'.
+The second is a string about the duration of the wait."
   (let* ((stamp (or stamp (qwen-companion-disk-stamp path)))
          (write (make-qwen-companion-disk--write
                  :path path :texts (and text (list text)) :optional optional
@@ -856,7 +853,7 @@ It results from WRITE and the expected writes before it."
   (car (last (qwen-companion-disk--write-texts write))))
 
 (defun qwen-companion-disk-untouched-p (write)
-  "Return non-nil when the file has not changed since WRITE was expected."
+  "Return non-nil when the file is unchanged since the wait for WRITE began."
   (equal (qwen-companion-disk--write-stamp write)
          (qwen-companion-disk-stamp (qwen-companion-disk--write-path write))))
 
@@ -873,7 +870,7 @@ It results from WRITE and the expected writes before it."
   (qwen-companion-timers-cancel (qwen-companion-disk--write-timer write)))
 
 (defun qwen-companion-disk--expected (path)
-  "Return the writes to PATH that are expected, oldest first."
+  "Return the expected writes to PATH, oldest first."
   (cl-remove path qwen-companion-disk--writes
              :key #'qwen-companion-disk--write-path :test-not #'equal))
 
@@ -897,7 +894,7 @@ It results from WRITE and the expected writes before it."
                         (qwen-companion-disk--write-path write))))
 
 (defun qwen-companion-disk-conclude (write exactly)
-  "End the wait for WRITE, which has come, EXACTLY as expected or not."
+  "End the wait for WRITE, which has happened, EXACTLY as expected or not."
   (when (memq write qwen-companion-disk--writes)
     (qwen-companion-disk--run-written-functions (qwen-companion-disk--write-path write))
     (qwen-companion-disk--end write (if exactly 'written 'changed))))
@@ -907,7 +904,7 @@ It results from WRITE and the expected writes before it."
   (let ((how (format (if (qwen-companion-disk-watch-available-p
                           (qwen-companion-disk--write-watch write))
                          "within %d s"
-                       ;; Nothing has told of changes.
+                       ;; The file was not watched.
                        "(looked at once, after %d s)")
                      qwen-companion-disk--patience)))
     (qwen-companion-disk-forget write)
@@ -915,7 +912,7 @@ It results from WRITE and the expected writes before it."
       (funcall done result how))))
 
 (defun qwen-companion-disk--check (path)
-  "Check whether the expected writes to PATH have come."
+  "Check whether the expected writes to PATH have happened."
   (when-let* ((row (qwen-companion-disk--expected path)))
     (let ((last (car (last row)))
           (file-name-handler-alist nil))
@@ -938,8 +935,8 @@ It results from WRITE and the expected writes before it."
 
 (defun qwen-companion-disk--held (write)
   "Return the text of WRITE that is in its file, or nil.
-The file is read only if it may have changed since: there is an event
-for every file in its directory."
+Read the file only if it may have changed since: events come for every file
+in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
          (stamp (qwen-companion-disk-stamp path))
          (looked (qwen-companion-disk--write-looked write)))
@@ -954,7 +951,7 @@ for every file in its directory."
         text))))
 
 (defun qwen-companion-disk--foreseen-p (write)
-  "Return non-nil when WRITE and those before it are in the file."
+  "Return non-nil when WRITE and the writes before it are in the file."
   (member (qwen-companion-disk--held write)
           (qwen-companion-disk--write-foreseen write)))
 

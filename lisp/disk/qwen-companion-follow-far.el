@@ -1,4 +1,4 @@
-;;; qwen-companion-follow-far.el --- Buffers of other places follow what a CLI writes  -*- lexical-binding: t; -*-
+;;; qwen-companion-follow-far.el --- Remote buffers follow their files  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,13 +6,12 @@
 
 ;;; Commentary:
 
-;; The Python process tells when a file at a place that a buffer visits has
-;; been written, and has a copy of it here.  Its text is brought into the
-;; buffer as one undo step, or merged with unsaved text, as
-;; qwen-companion-follow.el does for files of this machine.
+;; When a visited remote file was written, the Python process sends a message
+;; and has a local copy.  Its text is put into the buffer as one undo step, or
+;; merged with unsaved text, as qwen-companion-follow.el does for local files.
 ;;
-;; Nothing here calls TRAMP: neither the lock nor the time of the file is
-;; asked for while the text changes.
+;; Nothing here calls TRAMP: changes of the text check neither the lock nor
+;; the time of the file.
 
 ;;; Code:
 
@@ -26,17 +25,17 @@
 (require 'qwen-companion-messages)
 
 (defconst qwen-companion-follow-far--pause 0.1
-  "Seconds until a buffer is looked at again that a command was using.")
+  "Seconds until a buffer that a command was using is checked again.")
 
 (defvar-local qwen-companion-follow-far--base nil
-  "The text of the file as it was told last, or nil.")
+  "The last reported text of the file, or nil.")
 (put 'qwen-companion-follow-far--base 'permanent-local t)
 
 (defvar-local qwen-companion-follow-far--held nil
-  "The `place-file' message that waits until conflicts are resolved, or nil.")
+  "The `place-file' message postponed until conflicts are resolved, or nil.")
 
 (defvar-local qwen-companion-follow-far--cut nil
-  "Timer after which a file that lacks most of its text counts as written, or nil.")
+  "Timer after which a truncated file counts as written, or nil.")
 
 (defun qwen-companion-follow-far-on-file (payload)
   "Handle the `place-file' call: bring the file of PAYLOAD into its buffer."
@@ -55,8 +54,8 @@
   nil)
 
 (defun qwen-companion-follow-far-on-version (payload)
-  "Handle the `place-version' call: note how git has the file of PAYLOAD.
-That is what VC would ask TRAMP for.  It has to know that it is git's."
+  "Handle the `place-version' call: record git's state of the file of PAYLOAD.
+Otherwise VC would ask TRAMP for it."
   (let* ((name (qwen-companion-place-version-name payload))
          (branch (qwen-companion-place-version-branch payload))
          (buffer (get-file-buffer name)))
@@ -67,20 +66,20 @@ That is what VC would ask TRAMP for.  It has to know that it is git's."
         (vc-file-setprop name 'vc-git-symbolic-ref branch)
         ;; Without a branch, VC would ask.
         (when branch
-          ;; Nor does root ask whether the file can be written.
+          ;; As root, do not ask whether the file is writable either.
           (let ((buffer-read-only t))
             (vc-mode-line name 'Git))))))
   nil)
 
 (defun qwen-companion-follow-far--uncache ()
-  "Have TRAMP forget that the directory of the current file was not there.
-It would ask whether to make it when the buffer is saved."
+  "Make TRAMP forget that the directory of the current file did not exist.
+Otherwise it would offer to create it when the buffer is saved."
   (let ((directory (file-name-directory buffer-file-name)))
     (when-let* ((handler (find-file-name-handler directory 'dired-uncache)))
       (funcall handler 'dired-uncache directory))))
 
 (defun qwen-companion-follow-far--mark (mark)
-  "Set MARK as that of the current buffer in the mode line; nil means none."
+  "Show MARK in the current buffer's mode line, nothing for nil."
   (unless (equal mark qwen-companion-follow-far-mark)
     (setq qwen-companion-follow-far-mark mark)
     (force-mode-line-update)
@@ -88,17 +87,17 @@ It would ask whether to make it when the buffer is saved."
       (qwen-companion-follow-say-renamed mark))))
 
 (defun qwen-companion-follow-far--cut-p (text)
-  "Return non-nil when TEXT, that of the file now, lacks most of what it had.
-A program may have emptied the file to write it again in pieces.  It
-counts as cut until it ends as it did."
+  "Return non-nil when TEXT, the file's new text, lacks most of the old one.
+A program may have truncated the file to rewrite it in pieces.  The file
+counts as truncated until its end is as before."
   (let ((old (or qwen-companion-follow-far--base (qwen-companion-buffers-text))))
     (and (or qwen-companion-follow-far--cut
              (< (* 4 (length text)) (* 3 (length old))))
          (not (string-suffix-p (substring old (max 0 (- (length old) 80))) text)))))
 
 (defun qwen-companion-follow-far--look (buffer payload &optional whole)
-  "Compare BUFFER with the copy that PAYLOAD names, and follow it.
-WHOLE says that the file counts as written."
+  "Compare BUFFER with the copy named in PAYLOAD, and follow it.
+With WHOLE non-nil, the file counts as completely written."
   (qwen-companion-buffers-when-live buffer
     (let ((source (generate-new-buffer " *qwen-companion far*" t))
           (explicit (car buffer-file-coding-system-explicit))
@@ -136,16 +135,16 @@ WHOLE says that the file counts as written."
                    (abbreviate-file-name buffer-file-name) (buffer-name))))))))
 
 (defun qwen-companion-follow-far--visited-p (time)
-  "Return non-nil when the current buffer started from the file of TIME.
-TRAMP knows times of files by the second."
+  "Return non-nil when the current buffer visited the file as of TIME.
+File times of TRAMP are in whole seconds."
   (let ((known (visited-file-modtime)))
     (and (not (integerp known))
          (< (abs (float-time (time-subtract known time))) 2))))
 
 (defun qwen-companion-follow-far--ask (payload source coding text time)
-  "Ask for the edits that bring SOURCE into the current buffer.
-PAYLOAD is the message about it; TEXT is what SOURCE has, read as CODING,
-and TIME that of the file."
+  "Request the edits that turn the current buffer into SOURCE.
+PAYLOAD is the message about the file; TEXT is the text of SOURCE, read as
+CODING, and TIME the file's modification time."
   (let ((buffer (current-buffer))
         (base (and (buffer-modified-p) qwen-companion-follow-far--base))
         (tick (buffer-chars-modified-tick)))
@@ -164,8 +163,8 @@ and TIME that of the file."
        (kill-buffer source)))))
 
 (defun qwen-companion-follow-far--apply (merged base source coding)
-  "Bring SOURCE, read as CODING, into the current buffer by MERGED.
-BASE is the text from which unsaved text started, nil without any."
+  "Apply MERGED to the current buffer to turn it into SOURCE, read as CODING.
+BASE is the text from which unsaved text started, or nil."
   (let ((mine (and base (qwen-companion-buffers-text)))
         (buffer-file-truename nil)
         (create-lockfiles nil))
@@ -177,8 +176,8 @@ BASE is the text from which unsaved text started, nil without any."
       (qwen-companion-conflicts-begin base mine (qwen-companion-buffers-text)))))
 
 (defun qwen-companion-follow-far--adopt (text time unsaved)
-  "Note that the file of the current buffer has TEXT, written at TIME.
-Without UNSAVED, the buffer has it too."
+  "Record TEXT, written at TIME, as the text of the current buffer's file.
+With UNSAVED nil, the buffer has the same text."
   (setq qwen-companion-follow-far--base text
         qwen-companion-follow-far--held nil)
   (set-visited-file-modtime time)

@@ -1,4 +1,4 @@
-;;; qwen-companion-follow.el --- Buffers follow what a CLI writes  -*- lexical-binding: t; -*-
+;;; qwen-companion-follow.el --- Buffers follow their files  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -15,15 +15,13 @@
 ;; is read and compared; the Python process computes the edits, which are
 ;; then applied.
 ;;
-;; When the modification time that Emacs has recorded for a buffer is not
-;; that of the file, the next key makes Emacs ask whether to edit a changed
-;; file.  The key may come before the event that tells of a write.  So the
-;; time is suspended while a buffer has no unsaved text, and restored when
-;; the text is about to be changed, so that undo records it.
-;;
-;; The time is suspended too from the moment at which a write is seen until
-;; the edits are applied.  As that time also protects saving, functions in
-;; the hooks of saving take its place.
+;; When the file's modification time differs from the recorded one, the next
+;; key makes Emacs ask whether to edit a changed file.  The key may come before
+;; the event of the write.  So the recorded time is suspended while a buffer
+;; has no unsaved text, and restored just before a change of the text, so that
+;; undo records it.  The time is also suspended from the detection of a write
+;; until the edits are applied.  Since the time protects saving as well,
+;; functions on the hooks of saving replace it.
 ;;
 ;; Nothing here writes a file.
 
@@ -47,9 +45,9 @@
 (declare-function vc-refresh-state "vc-hooks" ())
 
 (defcustom qwen-companion-follow-writes t
-  "Whether buffers follow all that is written while a CLI is connected.
-That is every change of a file under a workspace root, by whatever
-program.  With nil, they follow the proposals that you accept only."
+  "Whether buffers follow all writes to their files while a CLI is connected.
+This covers files under a workspace root, and any program.  With nil,
+buffers follow only proposals that you accept."
   :group 'qwen-companion
   :type 'boolean
   :set (lambda (symbol value)
@@ -70,8 +68,8 @@ program.  With nil, they follow the proposals that you accept only."
   "Seconds to wait for a program that keeps a file open for writing.")
 
 (defconst qwen-companion-follow--glance-seconds 1
-  "Seconds between two glances at the stamps of the followed files.
-No event tells of a write to a file that is mapped into memory.")
+  "Seconds between polls of the stamps of the followed files.
+Writes to a file mapped into memory cause no event.")
 
 (defconst qwen-companion-follow--save-wait 0.5
   "Seconds that saving waits for edits.")
@@ -87,33 +85,32 @@ A file cut off right before is followed after half of them.")
                (:constructor qwen-companion-follow--make-link))
   "The link between a buffer and the file it visits.
 BASE is the text on disk from which the buffer's unsaved text started,
-nil if there is none or it is unknown.  TIME is the recorded
-modification time while that is suspended, else nil.  STAMP is that of
-the file with the buffer's text, nil when it is not known.  RACY is non-nil
-when the file may have changed without a new time since it was read.
-REQUEST is the pending request for edits, or nil.  EXPECTED
-is non-nil while the write of an accepted proposal is due.  WATCH is
-that of the file while all writes are followed.  MARK is what the mode
-line says: `deleted', `changed', or the new name of a file that was
-renamed.  REFUSAL is the reason to refuse the save in progress, or nil.
-TIMER looks again at a file that is being written since SINCE, a time in
-seconds; CUT is non-nil when it was seen without most of its text in that
-time.  GLANCED is the stamp at the last glance that found a change.  HELD
-is non-nil when what is on disk waits until conflicts are resolved."
+nil if there is none or it is unknown.  TIME is the recorded modification
+time while that is suspended, else nil.  STAMP is the file's stamp when it
+had the buffer's text, or nil if unknown.  RACY is non-nil when the file
+may have changed without a new time since it was read.  REQUEST is the
+pending request for edits, or nil.  EXPECTED is non-nil while the write of
+an accepted proposal is due.  WATCH is the watch of the file while all
+writes are followed.  MARK is shown in the mode line: `deleted', `changed',
+or the new name of a renamed file.  REFUSAL is the reason to refuse the
+save in progress, or nil.  TIMER checks again a file that is being written
+since SINCE, in seconds; CUT is non-nil when it was found truncated in that
+time.  GLANCED is the stamp at the last poll that found a change.  HELD is
+non-nil when the text on disk waits for conflicts to be resolved."
   base time stamp racy request expected watch mark refusal timer since cut
   glanced held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
-SOURCE is a buffer with the text of the file, CODING the coding system
-that was found in it, STAMP and TIME those of the file; RACY is non-nil
-when it may have changed since without a new time.  BASE is the text on
-which both are merged, nil to replace the buffer's.  RESULT is the merge
-with the user's text as it was before the buffer got conflicts, nil when
-it has none; HELD is non-nil when that cannot be brought into the buffer
-before they are resolved.  EXPECTED is non-nil for an accepted proposal.
-TICK is the buffer's `buffer-chars-modified-tick' at the request.  TIMER
-waits to apply the edits."
+SOURCE is a buffer with the text of the file, CODING its detected coding
+system, STAMP and TIME describe the file; RACY is non-nil when the file may
+have changed since without a new time.  BASE is the common base of the
+merge, nil to replace the buffer's text.  RESULT, for a buffer with
+conflicts, is the merge with the user's text from before these, else nil;
+HELD is non-nil when it cannot be applied before they are resolved.
+EXPECTED is non-nil for an accepted proposal.  TICK is the buffer's
+`buffer-chars-modified-tick' at the request.  TIMER waits to apply the
+edits."
   source coding stamp time racy base result held expected tick timer)
 
 (defvar-local qwen-companion-follow--link nil
@@ -130,7 +127,7 @@ See `qwen-companion-follow--link'.")
 
 (defun qwen-companion-follow--link-of (&optional buffer)
   "Return the link of BUFFER, by default the current one, or nil.
-An indirect buffer has that of its base."
+Indirect buffers share the link of their base."
   (let ((buffer (or buffer (current-buffer))))
     (buffer-local-value 'qwen-companion-follow--link
                         (or (buffer-base-buffer buffer) buffer))))
@@ -144,8 +141,8 @@ An indirect buffer has that of its base."
         (add-hook 'before-save-hook #'qwen-companion-follow--before-save -100 t))))
 
 (defun qwen-companion-follow--note-stamp ()
-  "Note the stamp of the file if the current buffer has its text.
-A file of the same size and time that has replaced it is read again."
+  "Record the stamp of the file if the current buffer has its text.
+A replacement of the same size and time will still be read."
   (let ((link qwen-companion-follow--link)
         (stamp (qwen-companion-disk-stamp buffer-file-name)))
     (when (and stamp
@@ -161,9 +158,9 @@ A file of the same size and time that has replaced it is read again."
   "The process that searches for a deleted file under its new name, or nil.")
 
 (defvar qwen-companion-follow--glance-timer nil
-  "Timer of the next glance, nil while writes are not followed.")
+  "Timer of the next poll, nil while writes are not followed.")
 (defvar qwen-companion-follow--unglanced nil
-  "Buffers whose files are still to be looked at in this glance.")
+  "Buffers whose files remain to be checked in this poll.")
 
 (defvar qwen-companion-follow--roots '(nil)
   "The published roots, and their true names as directories.")
@@ -236,17 +233,17 @@ Do nothing if the file has changed since it was visited."
     (remove-hook 'before-save-hook #'qwen-companion-follow--before-save t)
     (kill-local-variable 'qwen-companion-follow--link)))
 
-;;; Looking at files, a few at a time
+;;; Checking files, a few at a time
 
 (defvar qwen-companion-follow--queue nil
-  "The buffers whose files are to be looked at.")
+  "Queue of the buffers whose files are to be checked.")
 (defvar qwen-companion-follow--work-timer nil
-  "Timer that goes on with them.")
+  "Timer that continues with the queue.")
 (defvar qwen-companion-follow--followed nil
   "The buffers that have followed since the last message about it.")
 
 (defun qwen-companion-follow--enqueue (buffers)
-  "Look at the files of BUFFERS soon."
+  "Add BUFFERS to the queue, to check their files soon."
   (dolist (buffer buffers)
     (unless (memq buffer qwen-companion-follow--queue)
       (push buffer qwen-companion-follow--queue)))
@@ -287,7 +284,7 @@ Otherwise a key would ask whether to edit it before it is synchronised."
     (qwen-companion-follow--go-on))))
 
 (defun qwen-companion-follow--glance-later (seconds)
-  "Glance at the followed files in SECONDS."
+  "Poll the followed files in SECONDS."
   (setq qwen-companion-follow--glance-timer
         (run-at-time seconds nil #'qwen-companion-follow--glance)))
 
@@ -300,7 +297,7 @@ Otherwise a key would ask whether to edit it before it is synchronised."
     (while (and buffers (< (float-time) end))
       (let ((buffer (pop buffers)))
         (qwen-companion-buffers-when-live buffer
-          ;; Links in a circle, for one, must not end the glances.
+          ;; Circular links, for one, must not end the polls.
           (ignore-errors
             (qwen-companion-follow--glance-here)))))
     (setq qwen-companion-follow--unglanced buffers)
@@ -311,9 +308,9 @@ Otherwise a key would ask whether to edit it before it is synchronised."
          qwen-companion-follow--glance-seconds)))))
 
 (defun qwen-companion-follow--glance-here ()
-  "Enqueue the current buffer if its file has changed since the last glance.
-Also enqueue it if it should be followed and is not yet: some ways of
-visiting a file run no hook, like the command `find-file-literally'."
+  "Enqueue the current buffer if its file has changed since the last poll.
+Also enqueue it if it should be followed and is not yet: visiting a file by
+the command `find-file-literally', for one, runs no hook."
   (let* ((link qwen-companion-follow--link)
          (stamp (and link
                      (qwen-companion-follow--link-watch link)
@@ -413,9 +410,9 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
 
 (defun qwen-companion-follow--cut-p ()
   "Return non-nil when the file of the current buffer lacks most of its text.
-A program may have truncated it to write it again in pieces.  It counts
-as truncated until it ends as its text did.  A file that was replaced is
-complete, and what an accepted proposal writes is known."
+A program may have truncated it to rewrite it in pieces.  The file counts
+as truncated until its end is as before, unless it was replaced as a whole
+or an accepted proposal says what it will contain."
   (let* ((link qwen-companion-follow--link)
          (old (qwen-companion-follow--link-stamp link))
          (new (qwen-companion-disk-stamp buffer-file-name)))
@@ -442,13 +439,13 @@ complete, and what an accepted proposal writes is known."
     (equal end (qwen-companion-disk-last-bytes buffer-file-name (length end)))))
 
 (defun qwen-companion-follow--forget-writer ()
-  "Wait no longer for a program that writes the file of the current buffer."
+  "Stop waiting for a program that writes the file of the current buffer."
   (let ((link qwen-companion-follow--link))
     (setf (qwen-companion-follow--link-since link) nil
           (qwen-companion-follow--link-cut link) nil)))
 
 (defun qwen-companion-follow--look-again ()
-  "Schedule another look at the file of the current buffer."
+  "Schedule another check of the file of the current buffer."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--suspend-modtime)
     (unless (qwen-companion-follow--link-since link)
@@ -458,19 +455,19 @@ complete, and what an accepted proposal writes is known."
                        #'qwen-companion-follow--look-in (current-buffer)))))
 
 (defun qwen-companion-follow--look-in (buffer)
-  "Look at the file of BUFFER, for a timer of its link."
+  "Check the file of BUFFER; for the timer of its link."
   (with-current-buffer buffer
     (setf (qwen-companion-follow--link-timer qwen-companion-follow--link) nil)
     (qwen-companion-follow--look)))
 
 (defun qwen-companion-follow--recorded-time ()
-  "Return the modification time of the file as the current buffer knows it."
+  "Return the file's modification time recorded in the current buffer."
   (or (qwen-companion-follow--link-time qwen-companion-follow--link)
       (visited-file-modtime)))
 
 (defun qwen-companion-follow--changed-p ()
   "Return non-nil when the file of the current buffer, which exists, has changed.
-It may turn out to hold the same text."
+Its text may still be the same."
   (let* ((link qwen-companion-follow--link)
          (time (qwen-companion-follow--link-time link)))
     (cond
@@ -489,7 +486,7 @@ It may turn out to hold the same text."
    (file-attributes (file-chase-links buffer-file-name))))
 
 (defun qwen-companion-follow--enqueue-other-names ()
-  "Look also at the buffers that visit the current one's file by another name."
+  "Enqueue the buffers that visit the current file by another name."
   (let ((file (file-chase-links buffer-file-name)))
     ;; It may have just been deleted, here and below.
     (when (> (or (file-attribute-link-number (file-attributes file)) 0) 1)
@@ -497,21 +494,21 @@ It may turn out to hold the same text."
        (delq (current-buffer) (qwen-companion-disk-buffers file))))))
 
 (defun qwen-companion-follow--obstacle ()
-  "Return why the current buffer cannot follow its file, nil when it can.
-Its text is not simply that of the file, it has its own way of
-reverting, or the file is very large."
+  "Return why the current buffer cannot follow its file, or nil.
+Reasons are a text unlike the file's, a special way of reverting, and a very
+large file."
   (cond
    ((not (and (memq revert-buffer-function '(nil revert-buffer--default))
               (memq revert-buffer-insert-file-contents-function
                     '(nil revert-buffer-insert-file-contents--default-function))))
-    (format "%s reads files in a way of its own" major-mode))
+    (format "%s reverts files in its own way" major-mode))
    ((or find-file-literally (not enable-multibyte-characters))
     "it shows bytes, not characters")
    (buffer-file-format "its text is converted when it is read")
    ((bound-and-true-p auto-revert-tail-mode) "Auto-Revert Tail mode reads it")
    ((find-file-name-handler buffer-file-name 'insert-file-contents)
-    "its text is not that of the file")
-   ((not (file-regular-p buffer-file-name)) "that is no regular file")
+    "its text differs from the file's")
+   ((not (file-regular-p buffer-file-name)) "it is not a regular file")
    ((> (or (file-attribute-size (file-attributes (file-chase-links buffer-file-name))) 0)
        qwen-companion-diff-size-limit)
     "the file is larger than `qwen-companion-diff-size-limit'")))
@@ -582,7 +579,7 @@ Return non-nil then; return nil for a buffer that is not followed."
       t)))
 
 (defun qwen-companion-follow--compare (request)
-  "Adopt, request or leave the edits that bring the current buffer to REQUEST."
+  "Adopt REQUEST as it is, request its edits, or leave the current buffer alone."
   (let* ((link qwen-companion-follow--link)
          (source (qwen-companion-follow--request-source request))
          ;; Text saved since a proposal was accepted is not in the one that the
@@ -644,8 +641,8 @@ Return non-nil then; return nil for a buffer that is not followed."
   (setq buffer-backed-up nil))
 
 (defun qwen-companion-follow--give-up (&optional obstacle)
-  "Mark the current buffer as different from its file, for the user to solve.
-OBSTACLE says why it cannot follow, nil after a single failure."
+  "Mark the current buffer as different from its file, and tell the user.
+OBSTACLE is the reason not to follow, nil after a single failure."
   (qwen-companion-follow--restore-modtime)
   (unless (eq 'changed (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark 'changed)
@@ -679,10 +676,10 @@ OBSTACLE says why it cannot follow, nil after a single failure."
          (qwen-companion-follow--answered buffer request merged))))))
 
 (defun qwen-companion-follow--merge-again (buffer request origin)
-  "Ask for the edits that bring REQUEST into BUFFER, which has conflicts.
-To merge markers would nest them.  So the merge that made them, ORIGIN,
-is done again with what is on disk now, and what the user has changed
-since is merged with that."
+  "Request the edits for REQUEST in BUFFER, which has conflicts.
+Merging markers would nest them.  So repeat ORIGIN, the merge that made the
+conflicts, with the present text on disk, and merge the user's later
+changes with the result."
   (pcase-let ((`(,base ,mine ,result) origin)
               (source (qwen-companion-follow--request-source request)))
     (qwen-companion-merge-texts
@@ -805,11 +802,10 @@ No question is asked, whatever happens to the file meanwhile."
     (qwen-companion-follow--run-hook 'after-revert-hook)))
 
 (defun qwen-companion-follow--run-hook (hook)
-  "Run HOOK, one of reverting; show a message about an error in it.
-Leave out what eglot adds to it, which closes the file for its server and
-opens it again: some servers then report no problems in a text that they
-have had.  The server gets the edit itself, as that of lsp-mode does by
-`lsp-on-revert'."
+  "Run HOOK, a hook of reverting; show a message about an error in it.
+Skip eglot's functions, which close and reopen the file for its server: some
+servers then report no problems in an unchanged text.  The server gets the
+edit itself, as with lsp-mode by `lsp-on-revert'."
   (condition-case err
       (run-hook-wrapped hook (lambda (function)
                                (unless (and (symbolp function)
@@ -904,7 +900,7 @@ It starts programs, which takes longer than the change of the text."
       (setq qwen-companion-follow--vc-buffers
             (delq buffer qwen-companion-follow--vc-buffers))
       (with-current-buffer buffer
-        ;; Git would lock its index, and a `git commit' of the agent fail just then.
+        ;; Git would lock its index and make a `git commit' of the agent fail.
         (qwen-companion-programs-call-with-git default-directory #'vc-refresh-state)
         (force-mode-line-update))))
   (setq qwen-companion-follow--vc-timer
@@ -986,8 +982,8 @@ Quitting ends that, also where it is inhibited."
     (qwen-companion-follow--pending-p link)))
 
 (defun qwen-companion-follow--first-change ()
-  "Keep the text of the current buffer as base before its first change.
-It is the text on disk, as far as the buffer knows."
+  "Save the text of the current buffer, as read from disk, as the base.
+Call this before its first change."
   (when-let* ((link (qwen-companion-follow--link-of)))
     (unless (and (qwen-companion-follow--link-expected link)
                  (qwen-companion-follow--link-base link))
@@ -1137,9 +1133,9 @@ Unsaved text stays unsaved."
   (let* ((new (qwen-companion-follow--shown-mark))
          (other (and (stringp new) (find-buffer-visiting new))))
     (unless (stringp new)
-      (user-error "The file of %s was not renamed, as far as is known" (buffer-name)))
+      (user-error "No known rename of the file of %s" (buffer-name)))
     (when other
-      (user-error "%s is visited in %s already" (qwen-companion-untrusted-path new)
+      (user-error "%s is already visited in %s" (qwen-companion-untrusted-path new)
                   (buffer-name other)))
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
       (let ((time (if qwen-companion-follow--link
@@ -1156,7 +1152,7 @@ Unsaved text stays unsaved."
       (pcase (qwen-companion-follow--shown-mark)
         ('deleted
          (propertize " deleted" 'face 'warning
-                     'help-echo "The file is not on disk any more; saving makes it anew"))
+                     'help-echo "The file is no longer on disk; saving creates it again"))
         ('changed
          (propertize " differs" 'face 'warning
                      'help-echo "The file has changed on disk; M-x revert-buffer shows it, M-x ediff-current-file compares"))

@@ -22,11 +22,10 @@
 
 (cl-defstruct (qwen-companion-merge-result (:copier nil))
   "The edits that make one text of another.
-EDITS is a vector of four integers for each edit: FROM and TO in the
-text as it is, NEW-FROM and NEW-TO in the new one.  These are offsets in
-characters from 0; the edits are in order and do not overlap.
-TEXT is the new text, nil when that is \"theirs\"; CONFLICTS is the number
-of conflicts marked in it."
+EDITS is a vector of four integers for each edit: FROM and TO in the old
+text, NEW-FROM and NEW-TO in the new one.  These are offsets in characters
+from 0; the edits are in order and do not overlap.  TEXT is the new text,
+or nil for \"theirs\"; CONFLICTS is the number of conflicts marked in it."
   edits text (conflicts 0))
 
 (defconst qwen-companion-merge--size-limit 50000000
@@ -37,23 +36,22 @@ of conflicts marked in it."
 (defun qwen-companion-merge-compare (old new callback)
   "Compare the texts of the buffers OLD and NEW; return at once.
 CALLBACK gets a list of hunks (OLD-LINE OLD-COUNT NEW-LINE NEW-COUNT):
-so many lines from OLD-LINE on in OLD became those in NEW.  Lines count
-from 1 and end at a line feed only; a last line may lack it.  With a
-count of 0, the line is the one after the place.  nil means that the
-texts are equal, `failed' that they could not be compared, for instance
-because one of them is not Unicode."
+OLD-COUNT lines from OLD-LINE on in OLD became NEW-COUNT lines in NEW.  Lines
+count from 1 and end only at a line feed, which the last may lack.  With a
+count of 0, the line is the next one.  nil means that the texts are equal,
+`failed' that they could not be compared, for instance because one of them
+is not Unicode."
   (qwen-companion-merge--ask
    'compare (list :old old :new new) nil
    #'qwen-companion-merge--read-hunks 'failed callback))
 
 (defun qwen-companion-merge-texts (base mine theirs labels callback)
   "Merge into MINE all that differs from BASE in THEIRS; return at once.
-Each is a buffer or a string.  When BASE is nil, MINE is the base, so
-that the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of the
-labels of the texts in a conflict, one line each.  With nil, changes
-are merged by characters instead of lines, and a conflict is a failure.
-No buffer is changed.  CALLBACK gets a struct
-`qwen-companion-merge-result', or nil when it could not be done."
+Each is a buffer or a string.  With BASE nil, MINE is the base, so that the
+result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of labels of the
+texts in a conflict, one line each.  With LABELS nil, merge by characters
+instead of lines; a conflict is then a failure.  Change no buffer.  Call
+CALLBACK with a `qwen-companion-merge-result', or nil on failure."
   (qwen-companion-merge--ask
    'merge (append (and base (list :base base)) (list :mine mine :theirs theirs))
    (list :labels labels)
@@ -96,13 +94,13 @@ The value is nil when it is too large or not all Unicode."
 ;;; Answers
 
 (defun qwen-companion-merge-on-compared (payload)
-  "Handle the `compared' message PAYLOAD: pass it to the one who asked."
+  "Handle the `compared' message PAYLOAD: call the callback of its request."
   (unless (qwen-companion-backend-answer (qwen-companion-compared-id payload) payload)
     (qwen-companion-spool-drop (qwen-companion-compared-hunks payload)))
   nil)
 
 (defun qwen-companion-merge-on-merged (payload)
-  "Handle the `merged' message PAYLOAD: pass it to the one who asked."
+  "Handle the `merged' message PAYLOAD: call the callback of its request."
   (unless (qwen-companion-backend-answer (qwen-companion-merged-id payload) payload)
     (qwen-companion-spool-drop (qwen-companion-merged-edits payload))
     (qwen-companion-spool-drop (qwen-companion-merged-result payload)))
@@ -214,7 +212,7 @@ stay behind it, and overlays on it are never empty."
      do
      (cond
       ((< from to)
-       ;; Where an overlay begins or ends, its inside is where to insert.
+       ;; At the bounds of an overlay, insert inside it.
        (let ((inside (if (and (< 1 (- to from))
                               (or (gethash from starts) (gethash from ends)))
                          1 0)))
@@ -252,9 +250,8 @@ stay behind it, and overlays on it are never empty."
     (list starts ends)))
 
 (defun qwen-companion-merge--new-position (edits position &optional before)
-  "Return where POSITION is now that EDITS have been applied.
-Where lines were inserted, it has moved on with the line that was there,
-or with BEFORE non-nil stayed before them."
+  "Return the new position of POSITION after EDITS were applied.
+At inserted lines, it is behind these, or with BEFORE non-nil before them."
   (let ((offset (1- position))
         (low 0)
         (high (/ (length edits) 4)))
