@@ -294,15 +294,15 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
 See `qwen-companion-ask' for what is quoted.
 
 (fn PROMPT)" t)
-(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" "Take back a prompt that waits until a CLI has ended its turn.
-It comes into the prompt buffer of its project, to be changed, sent again
-or left.  Where several wait, choose one: they are in their order.
+(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" "Take back a prompt that is queued until a CLI has ended its turn.
+Put it into the prompt buffer of its project, for editing or sending again.
+If several are queued, choose one; they are listed in their order.
 
 (fn)" t)
-(autoload 'qwen-companion-recover-drafts "qwen-companion-ask" "Bring back texts that you were writing when an Emacs was killed.
-Prompts, plans and comments come into the prompt buffers of their projects;
-an edited proposal into a buffer whose keys put it into its file; edited
-lines of one into a buffer of their own.
+(autoload 'qwen-companion-recover-drafts "qwen-companion-ask" "Restore texts that you were writing when an Emacs was killed.
+Put prompts, plans and comments into the prompt buffers of their projects,
+an edited proposal into a buffer with keys to write it into its file, and
+edited lines of one into a separate buffer.
 
 (fn)" t)
 
@@ -417,10 +417,10 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
-(autoload 'qwen-companion-place-password "qwen-companion-remote" "Give the password that is asked for on the way to a place.
-It is that of auth-source, or else read in the minibuffer; nothing typed
-there means that there is none.  Where only TRAMP gets there, as by su,
-have TRAMP open a line to the place, for which it may ask.
+(autoload 'qwen-companion-place-password "qwen-companion-remote" "Answer the password prompt of a connection to a place.
+Use the password of auth-source, else read one in the minibuffer; empty
+input means none.  If only TRAMP can connect, as by su, let TRAMP open the
+connection, which may ask as well.
 
 (fn)" t)
 

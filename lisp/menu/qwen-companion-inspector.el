@@ -45,7 +45,7 @@
 
 (defface qwen-companion-inspector-active
   '((t :inherit bold))
-  "Face of the file a CLI takes for the one the user is in."
+  "Face of the active file, as a CLI was told."
   :group 'qwen-companion)
 
 (defface qwen-companion-inspector-text
@@ -92,9 +92,9 @@
                (:constructor qwen-companion-inspector--make-report)
                (:copier nil))
   "The last report to a CLI.
-TEXT is the exact JSON, PRETTY the same on many lines, SENT when it went
-out in milliseconds, ROOTS the directories below which the CLI hears of
-files, or t for everywhere.  CONTEXT is what the JSON says."
+TEXT is the exact JSON, PRETTY the same on many lines, SENT its time in
+milliseconds, ROOTS the directories whose files the CLI is told of, or t
+for all.  CONTEXT is the parsed JSON."
   text pretty sent roots context)
 
 (defun qwen-companion-inspector-on-context-sent (payload)
@@ -636,7 +636,7 @@ Return nil when there is no inspector."
                             starts))
          (there (and here (+ here (or count 1)))))
     (unless (and there (<= 0 there) (< there (length starts)))
-      (user-error "There are no more items"))
+      (user-error "No more items"))
     (goto-char (nth there starts))
     (skip-chars-forward " ")))
 
@@ -654,7 +654,7 @@ That is the buffer of a file or the terminal of a CLI."
      (if-let* ((buffer (gethash path (qwen-companion-inspector--file-buffers))))
          (switch-to-buffer-other-window buffer)
        (unless (or (file-remote-p path) (file-exists-p path))
-         (user-error "%s is not there any more" (qwen-companion-inspector--short path)))
+         (user-error "%s no longer exists" (qwen-companion-inspector--short path)))
        (find-file-other-window path)))
     (`(,(or 'session 'answers 'json) ,id)
      (let ((session (or (qwen-companion-backend-session id)
@@ -663,7 +663,7 @@ That is the buffer of a file or the terminal of a CLI."
         (or (qwen-companion-terminal-session-buffer session)
             (user-error "%s runs in no terminal of this Emacs"
                         (qwen-companion-inspector--label session))))))
-    (_ (user-error "There is no file and no CLI here"))))
+    (_ (user-error "Not on a file or a CLI"))))
 
 (defun qwen-companion-inspector-copy-json ()
   "Copy the exact JSON that the CLI at point was told last.
@@ -679,7 +679,7 @@ On a call of a tool, copy what the model got."
      (kill-new (qwen-companion-inspector--report-text
                 (or (qwen-companion-inspector--report-of
                      (or (nth 1 key) (user-error "There is no CLI here")))
-                    (user-error "This CLI has been told nothing yet"))))
+                    (user-error "Nothing has been sent to this CLI yet"))))
      (message "Copied the JSON that was told last"))))
 
 (defun qwen-companion-inspector-toggle-fold ()
@@ -698,7 +698,7 @@ That is the selection of a file, the JSON, or else the whole section."
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
                ((and `(,(or 'session 'answers 'json 'exclusions 'call) ,_) key) key)
-               (_ (user-error "There is nothing to fold here")))))
+               (_ (user-error "Nothing to fold here")))))
     (qwen-companion-items-toggle key)
     (skip-chars-forward " ")
     (qwen-companion-inspector--draw)))
@@ -710,10 +710,10 @@ shown.  For a file that you have hidden or shown, the rules apply again."
   (interactive nil qwen-companion-inspector-mode)
   (pcase-let*
       ((`(,kind ,id ,path) (qwen-companion-inspector--key))
-       (_ (unless path (user-error "There is no file here")))
+       (_ (unless path (user-error "Not on a file")))
        (name (qwen-companion-inspector--short path))
        (buffer (or (gethash path (qwen-companion-inspector--file-buffers))
-                   (user-error "No buffer visits %s any more" name))))
+                   (user-error "No buffer visits %s now" name))))
     (qwen-companion-privacy-set-exposure
      buffer
      (cond ((qwen-companion-privacy-exposure buffer) nil)
@@ -730,7 +730,7 @@ shown.  For a file that you have hidden or shown, the rules apply again."
            (t 'show)))))
 
 (defun qwen-companion-inspector--outside-p (path id)
-  "Return non-nil when the session ID hears of no file at the place of PATH."
+  "Return non-nil when PATH is outside of all directories sent to session ID."
   (let ((roots (when-let* ((report (qwen-companion-inspector--report-of id)))
                  (qwen-companion-inspector--report-roots report))))
     (and id (listp roots)

@@ -48,8 +48,7 @@
   "Seconds between two updates of the times in a list that is visible.")
 
 (defconst qwen-companion-session-list--quiet 10
-  "Seconds without the result of a tool after which a CLI probably asks.
-That is one of which no hooks tell.")
+  "Seconds without a tool's result after which a CLI without hooks probably asks.")
 
 ;;; What a row says
 
@@ -62,10 +61,10 @@ That is one of which no hooks tell.")
 
 (defun qwen-companion-session-list-activity (session)
   "Return the activity of SESSION, a symbol.
-One of `asking', `reviewing' (a proposal of it waits), `working', `done',
-`ready' (it has had no prompt), `cancelled', `failed', `retrying' (its
-request has failed), `quiet' (a tool without hooks has run long, or
-probably it asks) and `connected' where the CLI does not tell."
+One of `asking', `reviewing' (its proposal waits), `working', `done',
+`ready' (no prompt yet), `cancelled', `failed', `retrying' (its request has
+failed), `quiet' (a tool without hooks has run long, or the CLI probably
+asks) and `connected' if the CLI does not report its activity."
   (let* ((state (qwen-companion-registry-state session))
          (recorded (qwen-companion-registry-recorded session))
          (activity (qwen-companion-cli-state-activity state)))
@@ -163,7 +162,7 @@ directory and its editor."
 
 (defun qwen-companion-session-list--usage (session)
   "Return the usage of the conversation of SESSION, by model, a list.
-Of a chat, that is what the turns have that are in the journal."
+For a chat, it covers the turns in the journal."
   (or (qwen-companion-session-usage session)
       (when-let* ((chat (qwen-companion-registered-chat session)))
         (cl-loop for turn in (qwen-companion-journal-turns)
@@ -374,7 +373,7 @@ Signal a `user-error' where there is none."
                   (and place (car (qwen-companion-session-ancestors session)))
                   (user-error "The process of this CLI is not known; end it in its terminal"))))
     (when (qwen-companion-registered-gone session)
-      (user-error "That CLI has ended already"))
+      (user-error "That CLI has already ended"))
     (when (yes-or-no-p
            (format "End %s, process %s%s? "
                    (if (eq 'serve (qwen-companion-registered-kind session))
@@ -387,7 +386,7 @@ Signal a `user-error' where there is none."
                      "")))
       (cond
        ((not (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
-        (user-error "That CLI has ended already"))
+        (user-error "That CLI has already ended"))
        ;; While it is connected the number is that of its process.
        (place
         (unless (eql 0 (qwen-companion-programs-call-there place "kill" (number-to-string pid)))
@@ -407,8 +406,8 @@ Signal a `user-error' where there is none."
   (and session (memq (qwen-companion-session-list-activity session) '(failed retrying))))
 
 (defun qwen-companion-session-list-retry (session)
-  "Have SESSION, the CLI at point, send its request again that has failed.
-While it waits to do so by itself, have it wait no longer."
+  "Make SESSION, the CLI at point, repeat its failed request now.
+Do so even if the CLI already waits to repeat it by itself."
   (interactive (list (qwen-companion-session-list--read "Send the failed request again of: "))
                qwen-companion-sessions-mode)
   (unless (qwen-companion-session-list--retry-p session)

@@ -53,8 +53,8 @@
 ;;; What is known
 
 (defun qwen-companion-worktrees--load (&optional all)
-  "Ask for the worktrees, and what is not known of them; return at once.
-With ALL, ask for what is known too: it may be so no longer."
+  "Request the worktrees and their missing data; return at once.
+With ALL non-nil, request known data again, as it may be outdated."
   (setq qwen-companion-worktrees--asked (float-time))
   (let ((buffer (current-buffer)))
     (qwen-companion-journal-ask
@@ -257,9 +257,9 @@ One that has entered it by a tool has its newest turn there."
       (qwen-companion-worktrees--load (cl-shiftf qwen-companion-worktrees--outdated nil)))))
 
 (defun qwen-companion-worktrees--changed (paths)
-  "Look again at the worktrees in which PATHS were changed.
-With a change in the main tree others may have other conflicts.  A list
-that is in no window looks at all of them when it is shown again."
+  "Refresh the worktrees in which PATHS were changed.
+A change in the main tree may change the conflicts of others.  If the list
+is in no window, refresh all when it is shown again."
   (when-let* ((buffer (get-buffer qwen-companion-worktrees--buffer-name)))
     (with-current-buffer buffer
       (if (not (qwen-companion-timers-visible-window))
@@ -278,7 +278,7 @@ that is in no window looks at all of them when it is shown again."
         (qwen-companion-timers-update-soon 0.2)))))
 
 (defun qwen-companion-worktrees--saved ()
-  "Look again at what a file that the user has saved may concern."
+  "Refresh the worktree of the file that the user has saved."
   (unless (file-remote-p buffer-file-name)
     (qwen-companion-worktrees--changed (list buffer-file-name))))
 
@@ -315,7 +315,7 @@ Start one there if there is none."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree)))
     (when (qwen-companion-worktree-gone tree)
-      (user-error "Its directory is not there any more"))
+      (user-error "The directory of this worktree no longer exists"))
     (if (qwen-companion-worktrees--sessions tree)
         (let ((default-directory (file-name-as-directory path)))
           (call-interactively #'qwen-companion-ask))

@@ -334,8 +334,8 @@ Signal a `user-error' when there is none."
 
 (defun qwen-companion-ask--choose (root)
   "Return the CLI for a prompt about ROOT, asking where there are several.
-One that works in ROOT is preferred to others, and of these one in a
-terminal of this Emacs.  A prompt that was begun for a CLI goes to that."
+Prefer CLIs that work in ROOT, and among these one in a terminal of this
+Emacs.  A prompt begun for a certain CLI goes to that one."
   (or (qwen-companion-ask--target)
       (let* ((sessions (qwen-companion-ask--sessions root))
              (inside (seq-filter (lambda (session)
@@ -389,9 +389,8 @@ Signal a `user-error' when that has ended."
     (user-error "Not in a prompt buffer; M-x qwen-companion-ask opens one")))
 
 (defcustom qwen-companion-ask-clis '(("gemini" "gemini"))
-  "CLIs beside Qwen Code that a prompt to several can be given to.
-Each is (NAME PROGRAM ARGUMENT...).  Those whose program is found are
-offered by their names."
+  "CLIs besides Qwen Code that can be started with a prompt to several.
+Each is (NAME PROGRAM ARGUMENT...), offered by NAME if PROGRAM is found."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Name")
                 :value-type (repeat :tag "Program and arguments" string)))
@@ -467,7 +466,7 @@ COMMAND is nil for Qwen Code."
           "CLIs, one for each new worktree (as qwen, qwen:MODEL): "
           (append (mapcar #'car clis)
                   (mapcar (lambda (model) (concat "qwen:" model)) (delete-dups models))))
-         (user-error "No CLI was chosen; the prompt is not sent")))))
+         (user-error "No CLI chosen; the prompt is not sent")))))
 
 (defun qwen-companion-ask--worktree-name (prompt)
   "Return a prefix of names for worktrees made for PROMPT."
@@ -477,12 +476,12 @@ COMMAND is nil for Qwen Code."
 
 ;;;###autoload
 (defun qwen-companion-ask-take-back ()
-  "Take back a prompt that waits until a CLI has ended its turn.
-It comes into the prompt buffer of its project, to be changed, sent again
-or left.  Where several wait, choose one: they are in their order."
+  "Take back a prompt that is queued until a CLI has ended its turn.
+Put it into the prompt buffer of its project, for editing or sending again.
+If several are queued, choose one; they are listed in their order."
   (interactive)
   (let* ((waiting (or (qwen-companion-prompts-waiting)
-                      (user-error "No prompt waits; all are sent")))
+                      (user-error "No prompt is queued")))
          (choices (cl-loop for (buffer root text) in waiting
                            for number from 1
                            collect (list (format "%d %s" number
@@ -517,9 +516,9 @@ Show the buffer, and with SELECT non-nil select its window."
 
 (defun qwen-companion-ask--return (root text cli)
   "Put TEXT back into the prompt buffer for ROOT, to be sent to CLI again.
-CLI is the id of the one that it has not reached; with nil it has arrived
-late, and is removed if it is there still.  A prompt that was begun there
-stays.  Return what to say of that."
+CLI is the id of the CLI that did not get it.  With nil, TEXT arrived late:
+remove it from the buffer.  Leave other text there alone.  Return a sentence
+about this for the echo area."
   (let ((buffer (qwen-companion-ask--buffer root)))
     (with-current-buffer buffer
       (cond ((and (not cli) (equal text (qwen-companion-ask--text)))
@@ -564,17 +563,17 @@ stays.  Return what to say of that."
   (interactive "p" qwen-companion-ask-mode)
   (qwen-companion-ask-previous (- (or count 1))))
 
-;;; What a killed Emacs has left
+;;; Drafts of killed Emacs processes
 
 ;;;###autoload
 (defun qwen-companion-recover-drafts ()
-  "Bring back texts that you were writing when an Emacs was killed.
-Prompts, plans and comments come into the prompt buffers of their projects;
-an edited proposal into a buffer whose keys put it into its file; edited
-lines of one into a buffer of their own."
+  "Restore texts that you were writing when an Emacs was killed.
+Put prompts, plans and comments into the prompt buffers of their projects,
+an edited proposal into a buffer with keys to write it into its file, and
+edited lines of one into a separate buffer."
   (interactive)
   (let ((drafts (or (qwen-companion-drafts-left)
-                    (user-error "No text is left of an Emacs that was killed"))))
+                    (user-error "No texts of a killed Emacs to restore"))))
     (pcase-dolist (`(,file ,kind . ,path) drafts)
       (let ((text (qwen-companion-drafts-text file)))
         (if (eq kind 'prompt)

@@ -1,4 +1,4 @@
-;;; qwen-companion-attention.el --- Telling that a CLI wants you  -*- lexical-binding: t; -*-
+;;; qwen-companion-attention.el --- Notify the user of a CLI's events  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -28,22 +28,22 @@
 
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
-KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (its
-turn has ended), `proposal' (of a change or a plan, or questions),
-`gone' (a CLI or the session of a chat has ended in the middle of a turn) and `failed' (the companion does not run,
-or the turn of a CLI or a chat has failed).  TEXT says it on one line, safe to
-show.  BUFFER is the chat, or the terminal of the CLI, nil where it has
-none in this Emacs.  SECONDS is how long the turn took, PROPOSAL the proposal, each
-nil with other kinds."
+KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (a
+turn has ended), `proposal' (of a change or a plan, or questions), `gone'
+(a CLI or the session of a chat has ended in the middle of a turn) and
+`failed' (the companion does not run, or a turn has failed).  TEXT is one
+sanitised line.  BUFFER is the chat or the terminal, nil if that is not in
+this Emacs.  SECONDS is the duration of a `done' turn, PROPOSAL the
+proposal; each is nil for other kinds."
   kind text buffer seconds proposal)
 
 (defcustom qwen-companion-attention-functions
   '(qwen-companion-attention-message)
-  "Functions that tell the user that a CLI wants attention.
+  "Functions that notify the user of a CLI's events.
 Each is called with a `qwen-companion-event', see its accessors
 `qwen-companion-event-kind', `-text', `-buffer', `-seconds' and
-`-proposal'.  None is called about a CLI whose terminal, or about a chat
-whose buffer, is selected in a frame that has the focus."
+`-proposal'.  None is called while the buffer of the terminal or chat is
+selected in a frame that has the focus."
   :group 'qwen-companion
   :type 'hook
   :options '(qwen-companion-attention-message
@@ -61,8 +61,8 @@ With nil the end of a turn never does."
 
 (defun qwen-companion-attention--looking-p (buffer)
   "Return non-nil when BUFFER is selected in a frame that has the focus.
-Some terminals do not say whether they have it: they count as if they had.
-A buffer that stands for a terminal outside of Emacs tells nothing."
+Terminals that do not report their focus count as focused.  Return nil for
+the buffer of a terminal outside of Emacs."
   (and buffer
        (eq buffer (window-buffer (selected-window)))
        (not (buffer-local-value 'qwen-companion-terminal-outside buffer))
@@ -204,7 +204,7 @@ A chat announces itself that it asks."
   (qwen-companion-buffers-set-hooks qwen-companion-attention--hooks nil)
   (qwen-companion-attention--clear-title))
 
-;;; Ways to tell
+;;; Kinds of notification
 
 (defun qwen-companion-attention-message (event)
   "Show EVENT in the echo area.

@@ -95,8 +95,8 @@ Signal a `user-error' where there is none."
 ;;; What waits
 
 (defconst qwen-companion-prompts--begin-seconds 5
-  "Seconds after which a prompt that the CLI has not begun with holds up no other.
-Of a command with a slash, most CLIs do not tell that they have begun.")
+  "Seconds after which an unconfirmed prompt no longer delays the next.
+Most CLIs do not report the start of a slash command.")
 
 (defconst qwen-companion-prompts--hooks-seconds 10
   "Seconds to wait for the first report of a CLI that has just started.")
@@ -147,12 +147,11 @@ Return nil when it does not wait any more."
 
 (defun qwen-companion-prompts-send (session root text &optional anyway)
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
-One that we have not started gets it over its socket, if that can be, or
-pasted after a question, if the prompt before it has not arrived.
-While the CLI works the prompt waits.  If the turn is cancelled meanwhile
-it is not sent, unless ANYWAY is non-nil.  Return the outcome, as
-text for the echo area.  Signal a `user-error' where that cannot be done.
-Either way TEXT is in the history."
+If we have not started the CLI, use its socket if possible; if the previous
+prompt has not arrived, offer to paste this one.  While the CLI works the
+prompt is queued.  If the turn is cancelled meanwhile, drop it, unless
+ANYWAY is non-nil.  Return the outcome, as text for the echo area, or
+signal a `user-error'.  In any case, add TEXT to the history."
   (qwen-companion-prompts-remember root text)
   (let* ((buffer (qwen-companion-terminal-session-buffer session))
          (name (and buffer (buffer-name buffer)))
@@ -223,9 +222,9 @@ Prompts written to its file before that are lost."
        (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))
 
 (defun qwen-companion-prompts--door (session buffer)
-  "Return how to reach SESSION in BUFFER by the `prompt' call, or nil.
-That is by a file, the name of one of this machine or the session for one
-there.  The former is of no use when the mode has been off meanwhile."
+  "Return the address of SESSION in BUFFER for the `prompt' call, or nil.
+This is the name of a local prompt file, or the session for a remote one.
+The former is useless after the mode was off."
   (if (qwen-companion-session-prompts session)
       (list :session (qwen-companion-session-id session))
     (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))

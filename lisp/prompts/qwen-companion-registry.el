@@ -35,7 +35,7 @@
   "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
 
 (defvar qwen-companion-registry--told t
-  "Non-nil when the Python process hears of changes by itself.")
+  "Non-nil when the system reports changes to the Python process.")
 
 (defvar qwen-companion-registry-changed-hook nil
   "Hook run when the registered CLIs have changed.")
@@ -83,8 +83,8 @@
   (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
 
 (defun qwen-companion-registry-of (session)
-  "Return the registered CLI that SESSION is the connection of, or nil.
-A registered CLI as SESSION is returned as it is now."
+  "Return the registered CLI connected as SESSION, or nil.
+If SESSION is a registered CLI, return its present state."
   (or (qwen-companion-registry-cli (qwen-companion-session-id session))
       (when-let* ((pid (qwen-companion-session-pid session)))
         (gethash pid qwen-companion-registry--by-key))))
@@ -112,7 +112,7 @@ Only CLIs of this machine are looked at."
 
 (defun qwen-companion-registry-state (session)
   "Return the state of SESSION, a property list, as far as it is known.
-What its hooks report goes before what its record tells."
+Reports of its hooks take precedence over its record."
   (or (qwen-companion-session-state session)
       (qwen-companion-registry-recorded session)))
 
@@ -129,9 +129,9 @@ What its hooks report goes before what its record tells."
       name)))
 
 (defun qwen-companion-registry-look (&optional shown)
-  "Have looked at how the registered CLIs are, and at their editors.
-With SHOWN, which is called again and again, only where the system tells
-the Python process nothing of changes."
+  "Refresh the states of the registered CLIs and their editors.
+With SHOWN non-nil, for periodic calls, do so only where the system does
+not report changes to the Python process."
   (unless (and shown qwen-companion-registry--told)
     (qwen-companion-backend-call 'registry-look nil)))
 
@@ -217,9 +217,9 @@ Each is (REQUEST CLI NAME ROOT TEXT . FAILED), with the ids of the request
 and the CLI; FAILED is non-nil if it has not arrived, as far as is known.")
 
 (defvar qwen-companion-registry-return-function (lambda (&rest _) "")
-  "Function that takes a prompt back that has not arrived.
-Its arguments are the root, the text and the id of the CLI; with nil for
-that, the prompt has arrived late.  It returns what to say of that.")
+  "Function called to restore a prompt that has not arrived.
+Its arguments are the root, the text and the id of the CLI, or nil for the
+id when the prompt has arrived late.  It returns a sentence to show.")
 
 (defun qwen-companion-registry-failed-p (cli)
   "Return non-nil when the registered CLI has not confirmed the last prompt."
@@ -248,9 +248,9 @@ that, the prompt has arrived late.  It returns what to say of that.")
 
 (defun qwen-companion-registry-send (cli root text)
   "Send the prompt TEXT about ROOT to the registered CLI over its socket.
-If there is no token for that, ask whether to make one.  Return the
-outcome so far, as text for the echo area; what became of the prompt is
-said when that is known.  Signal a `user-error' where it cannot be sent."
+If there is no token for that, ask whether to make one.  Return the outcome
+so far, as text for the echo area; a later message reports the receipt.
+Signal a `user-error' if TEXT cannot be sent."
   (let ((name (qwen-companion-registry-name cli))
         (refusal (qwen-companion-registry-refusal cli)))
     (cond

@@ -8,7 +8,7 @@
 
 ;; Terminals in this Emacs get a file of settings below the user's own, by
 ;; a variable of the environment (python/qwen_companion/doors/layer.py).
-;; It lets a CLI ask for each edit also where it would write unasked, and
+;; It makes a CLI ask before each edit in modes that do not ask, and
 ;; report its activity.  Here are the options for that, these reports in
 ;; words, and the choice of a CLI with them.
 
@@ -90,7 +90,7 @@ has failed, else `working' when one works."
 
 (defun qwen-companion-layer-describe (session now)
   "Return one line about the CLI of SESSION, at the time NOW, or nil.
-Texts of the CLI in it are sanitised."
+Sanitise texts of the CLI."
   (let* ((state (qwen-companion-session-state session))
          (since (qwen-companion-cli-state-since state))
          (parts
@@ -129,7 +129,7 @@ Texts of the CLI in it are sanitised."
        ", "))))
 
 (defun qwen-companion-layer-failure (session)
-  "Return that the last turn of SESSION has failed and why, as text, or nil."
+  "Return a text about the failure of SESSION's last turn, or nil."
   (let ((state (qwen-companion-session-state session)))
     (and (eq 'failed (qwen-companion-cli-state-activity state))
          (format "failed: %s" (qwen-companion-untrusted-line
@@ -137,7 +137,7 @@ Texts of the CLI in it are sanitised."
                                   "unknown error"))))))
 
 (defun qwen-companion-layer-todo-count (session)
-  "Return how many to-dos of SESSION are done of how many, as \"3/7\", or nil."
+  "Return the number of done and of all to-dos of SESSION, as \"3/7\", or nil."
   (when-let* ((todos (qwen-companion-cli-state-todos (qwen-companion-session-state session))))
     (format "%d/%d" (cl-count 'done todos :key #'qwen-companion-todo-status) (length todos))))
 

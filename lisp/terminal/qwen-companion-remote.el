@@ -45,9 +45,9 @@ installed, and the files that it lays down are removed at its end."
                                     (const :tag "Leave them alone" leave))))
 
 (defcustom qwen-companion-remote-keep 3600
-  "Seconds for which a relay goes on after its connection has broken.
-CLIs stay connected to it meanwhile, until Emacs comes back.  A relay that
-runs keeps the value with which it was started."
+  "Seconds that a relay survives the loss of its connection.
+CLIs stay connected to it until Emacs reconnects.  A change does not affect
+running relays."
   :group 'qwen-companion
   :type 'natnum)
 
@@ -58,8 +58,8 @@ runs keeps the value with which it was started."
   "The directories of open buffers at places, (PLACE . PATH), as last seen.")
 
 (defvar qwen-companion-remote--waiting nil
-  "CLIs that start when the Python process has said how: (NUMBER . PAYLOAD).
-PAYLOAD is that of the `run-at' call.")
+  "CLIs waiting for their commands from the Python process: (NUMBER . PAYLOAD).
+PAYLOAD is the payload of the `run-at' call.")
 
 (defvar qwen-companion-remote--terminals 0
   "How many terminals at places have been numbered.")
@@ -67,7 +67,7 @@ PAYLOAD is that of the `run-at' call.")
 (defconst qwen-companion-remote--methods
   '("ssh" "sshx" "scp" "scpx" "rsync" "sudo" "doas" "docker" "podman" "kubernetes")
   "Methods of TRAMP for which the Python process runs a program itself.
-By all others it gets there only over a line that TRAMP has opened.")
+All others need a connection opened by TRAMP.")
 
 (defvar qwen-companion-remote--lines nil
   "Lines of TRAMP over which nothing is carried yet: (PLACE . PROCESS).")
@@ -75,8 +75,7 @@ By all others it gets there only over a line that TRAMP has opened.")
 ;;; Which places
 
 (defun qwen-companion-remote--hops (place)
-  "Return the way to PLACE, hop by hop, for a payload; nil for none.
-That is for a method that TRAMP does not know."
+  "Return the hops to PLACE for a payload, or nil for an unknown method."
   (require 'tramp)
   (mapcar (lambda (hop)
             ;; TRAMP puts text properties on hops before the last.
@@ -127,7 +126,7 @@ That is for a method that TRAMP does not know."
                   (sort places #'string<)))))
 
 (defun qwen-companion-remote--update (directories)
-  "Note DIRECTORIES, those of open buffers, and tell which places are wanted."
+  "Record DIRECTORIES of open buffers, and send the list of wanted places."
   (mapc #'qwen-companion-remote--hint (cl-remove-if-not #'file-remote-p directories))
   (setq qwen-companion-remote--directories
         (cl-loop for directory in (sort directories #'string<)
@@ -302,10 +301,10 @@ Return the line, if there is one that is not connected yet."
 
 ;;;###autoload
 (defun qwen-companion-place-password ()
-  "Give the password that is asked for on the way to a place.
-It is that of auth-source, or else read in the minibuffer; nothing typed
-there means that there is none.  Where only TRAMP gets there, as by su,
-have TRAMP open a line to the place, for which it may ask."
+  "Answer the password prompt of a connection to a place.
+Use the password of auth-source, else read one in the minibuffer; empty
+input means none.  If only TRAMP can connect, as by su, let TRAMP open the
+connection, which may ask as well."
   (interactive)
   (let ((place (or (qwen-companion-places-asking)
                    (user-error "No place asks for a password"))))
@@ -384,13 +383,13 @@ With PROJECT, in the project that DIRECTORY belongs to."
   (intern (concat "qwen-companion-" place)))
 
 (defun qwen-companion-remote--criteria (place)
-  "Return by what TRAMP knows a connection to PLACE; hops are no part of it."
+  "Return TRAMP's criteria for a connection to PLACE, which ignore hops."
   (let ((default-directory (concat place "/")))
     (connection-local-criteria-for-default-directory)))
 
 (defun qwen-companion-remote--set-environment (place variables)
-  "Have TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
-At places that TRAMP does not tell apart, have it set none."
+  "Make TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
+Set none at places that TRAMP cannot distinguish."
   (qwen-companion-remote--restore-environment place)
   (require 'tramp)
   (let* ((default-directory (concat place "/"))
@@ -420,7 +419,7 @@ At places that TRAMP does not tell apart, have it set none."
 ;;; The state of places
 
 (defun qwen-companion-remote--reason (place)
-  "Return the reason for the state of PLACE, in which programs there have a word."
+  "Return the reason for the state of PLACE; remote programs may have written it."
   (qwen-companion-untrusted-line
    (or (qwen-companion-place-reason (qwen-companion-places-message place)) "")))
 

@@ -237,8 +237,8 @@ The process of the buffer is that of the terminal; it shows no text of it.")
     (message "The CLI starts in %s" (car words))))
 
 (defun qwen-companion-terminal-kinds--detach ()
-  "Let the terminal of the current buffer, which is being killed, go on.
-Emacs would send it SIGHUP, which ends some."
+  "Detach the terminal of the current buffer, which is being killed.
+Emacs would send it SIGHUP, which ends some terminals."
   (when-let* ((process (get-buffer-process (current-buffer))))
     (set-process-buffer process nil)))
 

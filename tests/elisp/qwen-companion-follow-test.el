@@ -910,7 +910,7 @@ Return the texts that it had meanwhile, newest first."
   "Unibyte buffers and those of Hexl mode show no change of their files."
   (pcase-dolist (`(,show . ,reason)
                  '((ignore . "it shows bytes, not characters")
-                   (hexl-mode . "hexl-mode reads files in a way of its own")))
+                   (hexl-mode . "hexl-mode reverts files in its own way")))
     (qwen-companion-follow-test-with '(("a.txt" "one\n") ("b.txt" "one\n"))
       (qwen-companion-follow-test--visit "b.txt")
       (with-current-buffer (find-file-noselect "a.txt" nil (eq show 'ignore))
