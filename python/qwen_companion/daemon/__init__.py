@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The client of `qwen serve` (spec A1-A10).  Nothing of it is imported until a daemon is needed.
+"""The client of `qwen serve` (spec A1-A10).  Imported only when a daemon is needed.
 
 It may use `emacs`, `texts` and the modules at the top.  Begin with `dispatcher`, which carries out the calls of Emacs;
 `conversation` follows one session.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find the URL and the token of a daemon, in the user's settings or else in the environment, and check them."""
+"""Find the URL and token of a daemon, in the user's settings or else the environment, and check them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qwen_companion.daemon.errors import SettingsError, UnsafeUrlError
 from qwen_companion.frozen import frozen
 
 URL_VARIABLE = "QWEN_IDE_DAEMON_URL"
-"""Names the daemon where nothing else does (spec A2)."""
+"""The environment variable with the daemon's URL, used when no setting gives one (spec A2)."""
 
 TOKEN_VARIABLE = "QWEN_SERVER_TOKEN"  # noqa: S105 - a name
-"""Holds the token; `qwen serve` itself takes it from there."""
+"""The environment variable with the token; `qwen serve` reads it too."""
 
 TOKEN_FILE_VARIABLE = "QWEN_SERVER_TOKEN_FILE"  # noqa: S105 - a name
-"""Names the file that holds the token, readable by this user only."""
+"""The environment variable with the name of a token file, which only this user may read."""
 
 _LONGEST_FILE = 4096
 _LONGEST_TOKEN = 4096
@@ -29,17 +29,17 @@ _LOOKS_LIKE = "it should look like http://127.0.0.1:4170"
 
 
 def clean_url(url: str) -> str:
-    """Return `url` without parts that may be secret and without a slash at the end, to be shown.
+    """Return `url` for display: without secret parts and without a slash at the end.
 
     User, password, query and fragment are dropped: the link to the Web Shell has the token in it.
 
-    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for what is no URL
+    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for an invalid URL
     """
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        # Its text would quote the URL.
+        # The text of this ValueError would quote the URL.
         raise UnsafeUrlError(f"The URL of the daemon cannot be read; {_LOOKS_LIKE}.") from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
         raise UnsafeUrlError(f"The URL of the daemon is not one of http or https; {_LOOKS_LIKE}.")
@@ -62,9 +62,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def clean_token(token: str | None) -> str | None:
-    """Return `token`, None for none.
+    """Return `token` if a header can carry it; None if it is empty.
 
-    :raises SettingsError: when no header can carry it; its text does not quote it
+    :raises SettingsError: otherwise; the message does not quote the token
     """
     if not token:
         return None
@@ -75,7 +75,7 @@ def clean_token(token: str | None) -> str | None:
 
 @frozen
 class DaemonAddress:
-    """A daemon: its URL, with nothing secret in it and no slash at the end, and its token if it has one."""
+    """A daemon's URL, without secrets and without a slash at the end, and its token or None."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -89,7 +89,7 @@ def find_address(
     Its token is read from the files `sources`, see `authinfo`, else it is `token`.
 
     :raises SettingsError: when no daemon is named, or its token is unusable
-    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for what is no URL
+    :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for an invalid URL
     """
     wanted = url or environment.get(URL_VARIABLE)
     if not wanted:
@@ -108,7 +108,7 @@ def _token_of(environment: Mapping[str, str]) -> str | None:
 def _read_token_file(path: str) -> str:
     """Return the token in the file `path`.
 
-    :raises SettingsError: when others can read it too, or it cannot be read
+    :raises SettingsError: when it is unreadable, or readable by others too
     """
     try:
         descriptor = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Look up the token of a daemon in files like `~/.authinfo`, in the format of Emacs's auth-source and of netrc."""
+"""Look up a daemon's token in files like `~/.authinfo`, in the netrc format that Emacs's auth-source uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 _log = logging.getLogger(__name__)
 
 USER = "qwen"
-"""The user of an entry for a daemon."""
+"""The user name of a daemon's entry."""
 
 _TOKEN = re.compile(r"""#[^\n]*|'([^'\n]*)'|"([^"\n]*)"|(\S+)""")
 _KEYS = {
@@ -30,9 +30,9 @@ _LARGEST_FILE = 1024 * 1024
 
 
 def find_token(files: Sequence[str], url: str) -> str | None:
-    """Return the token that the first of `files` has for the host and port of `url`, None if none has one.
+    """Return the token for the host and port of `url` from the first of `files` with a match, else None.
 
-    An entry that names no host, port or user is for all of them, as for auth-source.
+    An entry without host, port or user matches any, as in auth-source.
     """
     parts = urlsplit(url)
     wanted = {"host": parts.hostname, "port": str(parts.port or _DEFAULT_PORTS.get(parts.scheme)), "user": USER}
@@ -60,7 +60,7 @@ def _entries(text: str) -> Iterator[Mapping[str, str]]:
     for match in _TOKEN.finditer(text):
         word = match[1] or match[2] or match[3]
         if word is None:
-            # A comment, or an empty string.
+            # A comment or an empty string.
             continue
         if key is not None:
             entry[key] = word

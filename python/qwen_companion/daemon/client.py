@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The routes of one daemon: every request is a method.  For answers and errors see `requests`."""
+"""One daemon's routes, a method for each request.  See `requests` for answers and errors."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.requests import EventSource, Requests
 
 LOAD_S = 90.0
-"""How long a session may take to start or to be loaded; the daemon itself gives up after 60 (0.24.4)."""
+"""Seconds that starting or loading a session may take; the daemon itself gives up after 60 (0.24.4)."""
 
 AGENT_STARTS = 5
-"""How often a session is asked for while the daemon gives up because its agent is slow to start (HTTP 504)."""
+"""Number of attempts when the daemon gives up because its agent starts slowly (HTTP 504)."""
 
 _QUEUE_LENGTH = 2048
-"""How many events the daemon shall keep for a slow reader before it cuts the stream: as many as it allows."""
+"""Number of events the daemon queues for a slow reader before it cuts the stream: its maximum."""
 
 _SESSIONS_LIMIT = 200
-"""How many sessions of a workspace are asked for."""
+"""Most sessions of a workspace to list."""
 
 CANNOT_REWIND = "This version of Qwen Code cannot rewind a conversation from outside."
 
 Scope = Literal["single", "thread"]
-"""`single` takes part in the session of the workspace that all share, `thread` makes a new one."""
+"""`single` joins the session that all clients of the workspace share, `thread` makes a new one."""
 
 
 class DaemonClient:
-    """The daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
+    """The client of the daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
 
     def __init__(
         self,
@@ -49,17 +49,16 @@ class DaemonClient:
         memberships: Memberships | None = None,
         progress: Callable[[str | None], None] = lambda _text: None,
     ) -> None:
-        """Prepare to ask the daemon at `url`; `memberships` may be known from before.
+        """Prepare requests to `url`; `memberships` may come from an earlier process.
 
-        `progress` is called with the thing waited for, when that takes long, and with None after that.
+        `progress` is called with the name of the thing waited for when that takes long, and with None afterwards.
 
         :raises SettingsError: for a token that no header can carry
-        :raises UnsafeUrlError: for a URL that cannot be asked
+        :raises UnsafeUrlError: for an unusable URL
         """
         self._memberships = memberships or Memberships()
         self._http = Requests(url, token, self._memberships.client_id)
         self.url = self._http.url
-        """Holds nothing secret."""
         self._progress = progress
         self._stream_parameters: Mapping[str, str | int] = {}
         self._features: frozenset[str] = frozenset()
@@ -79,10 +78,10 @@ class DaemonClient:
     # --- The daemon
 
     async def capabilities(self, root: str | None = None) -> models.Capabilities:
-        """Return the daemon's capabilities.  This is the first request (spec A3).
+        """Return the daemon's capabilities.  Must be the first request (spec A3).
 
         :raises UnsupportedError: when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`
-        :raises WrongWorkspaceError: when `root`, a directory, is none of those it works in
+        :raises WrongWorkspaceError: when the directory `root` is not one of its workspaces
         """
         found = await self._http.ask(models.Capabilities, "GET", "/capabilities")
         if found.v != models.ENVELOPE_VERSION or models.PROTOCOL not in found.protocol_versions.supported:
@@ -101,46 +100,46 @@ class DaemonClient:
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[models.SessionSummary, ...]:
-        """Return the sessions of `workspace`, live and on disk, newest first; `Capabilities` names the directory."""
+        """Return the sessions of directory `workspace` of `Capabilities`, live and on disk, newest first."""
         path = f"/workspace/{quote(workspace, safe='')}/sessions"
         reply = await self._http.ask(models.SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
         return reply.sessions
 
-    # --- Taking part in a session
+    # --- Joining and leaving sessions
 
     def client_id(self, session_id: str) -> str | None:
-        """Return this client's id in the session, as in events; None when it takes no part."""
+        """Return this client's id in the session, as in events; None when it is not a member."""
         return self._memberships.client_id(session_id)
 
     def is_mine(self, client_id: str) -> bool:
-        """Return whether `client_id`, in any session, is this client or was."""
+        """Return whether `client_id` belongs, or belonged, to this client in any session."""
         return self._memberships.is_mine(client_id)
 
     async def create_or_attach(self, root: str, scope: Scope) -> models.SessionReply:
-        """Take part in a session of the workspace `root`, new or shared.
+        """Join a session of the workspace `root`, new or shared.
 
-        No cursor comes with it: `load` gives one.
+        The reply has no cursor: `load` returns one.
 
         :raises WrongWorkspaceError: when the daemon does not work in `root`
-        :raises BusyError: when the daemon has as many sessions as it allows
+        :raises BusyError: when the daemon has its maximum of sessions
         """
         body = {"cwd": root, "sessionScope": scope}
         return self._joined(await self._ask_agent(models.SessionReply, "/session", None, body))
 
     async def load(self, session_id: str) -> models.LoadReply:
-        """Take part in a session, live or only on disk, and get all of it; revives one that died.
+        """Join a session and return all of it; revive one that is dead or only on disk.
 
-        Under the identity from before, if there was one and the daemon still knows it.
+        Reuses the previous client id if there was one and the daemon still knows it.
         """
         reply = await self._ask_agent(models.LoadReply, "/load", session_id, {})
         self._joined(reply)
         return reply
 
     async def branch(self, session_id: str) -> models.SessionReply:
-        """Fork a session at its last turn, and take part in the new one.
+        """Fork a session at its last turn, and join the new one.
 
-        :raises UnsupportedError: when the daemon cannot do this
-        :raises InvalidRequestError: when nothing was said in the session
+        :raises UnsupportedError: when the daemon has no such route
+        :raises InvalidRequestError: when the session is empty
         """
         if models.BRANCH_FEATURE not in self._features:
             raise UnsupportedError("The daemon cannot fork a conversation.")
@@ -151,14 +150,14 @@ class DaemonClient:
         except ServerFailedError as error:
             if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
-            # "Source session not found or empty" (0.24.4)
+            # The daemon's message: "Source session not found or empty" (0.24.4).
             text = "The daemon did not fork the conversation; is there a finished turn in it?"
             raise InvalidRequestError(text, error.status, error.code) from None
 
     async def rewind_points(self, session_id: str) -> tuple[models.RewindPoint, ...]:
-        """Return the points to which a session, one that was loaded, can be rewound.
+        """Return the points to which a loaded session can be rewound.
 
-        :raises UnsupportedError: when the daemon cannot do this
+        :raises UnsupportedError: when the daemon has no such route
         """
         if models.REWIND_FEATURE not in self._features:
             raise UnsupportedError(CANNOT_REWIND)
@@ -166,7 +165,7 @@ class DaemonClient:
         return reply.snapshots
 
     async def rewind(self, session_id: str, prompt_id: str) -> None:
-        """Let a session go on before a prompt, that of one of its points; no file is changed.
+        """Rewind a session to before the prompt `prompt_id`, one of its points; change no file.
 
         :raises BusyError: when a turn runs
         :raises InvalidRequestError: when the conversation was compressed after the prompt
@@ -185,7 +184,7 @@ class DaemonClient:
     async def _ask_agent(
         self, model: type[models.W], path: str, session_id: str | None, body: Mapping[str, Any]
     ) -> models.W:
-        """POST a request to `path` that needs the daemon's agent; repeat it while that is slow to start (HTTP 504)."""
+        """POST a request that needs the daemon's agent to `path`; retry while the agent starts slowly (HTTP 504)."""
         try:
             for start in range(2, AGENT_STARTS + 1):
                 try:
@@ -204,40 +203,40 @@ class DaemonClient:
         return reply
 
     async def detach(self, session_id: str) -> None:
-        """Leave a session.  One that nobody takes part in closes after its turn, and stays on disk."""
-        # The daemon counts: it wants to hear it once for each create and load under one identity (0.24.4).
+        """Leave a session.  Without clients it closes after its turn and stays on disk."""
+        # The daemon expects a detach for each create and load under one identity (0.24.4).
         while self._memberships.count(session_id) > 0:
             await self._http.call("POST", "/detach", session_id)
             self._memberships.left_once(session_id)
         self._memberships.forget(session_id)
 
     async def close(self, session_id: str) -> None:
-        """Close a session for everybody; it stays on disk."""
+        """Close a session for all clients; it stays on disk."""
         await self._http.call("DELETE", "", session_id)
         self._memberships.forget(session_id)
 
     # --- Talking
 
     async def prompt(self, session_id: str, parts: Sequence[models.PromptBlock]) -> models.PromptReply:
-        """Send a prompt; it runs, or waits behind the one that runs.  How it ends comes as an event.
+        """Send a prompt, which runs now or after those before it.  An event reports its end.
 
         :raises BusyError: when the queue is full
-        :raises UnreachableError: with `maybe_done` only its echo tells whether it runs
+        :raises UnreachableError: if `maybe_done`, only its echo shows whether it runs
         """
         return await self._http.ask(
             models.PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
         )
 
     async def cancel(self, session_id: str) -> None:
-        """Cancel the running turn, of any client; the queue goes on.  No error when nothing runs."""
+        """Cancel the running turn, of any client; the queue continues.  No error when nothing runs."""
         await self._http.call("POST", "/cancel", session_id)
 
     async def answer_permission(
         self, session_id: str, request_id: str, option_id: str | None, answers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer a permission by one of its options, or cancel it with None; `answers` fill in the form of a question.
+        """Answer a permission by one of its options, or cancel it with None; `answers` fill in a question's form.
 
-        :raises NotFoundError: when it is settled already
+        :raises NotFoundError: when it is already settled
         :raises InvalidRequestError: with the code `invalid_option_id`
         """
         outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
@@ -245,9 +244,9 @@ class DaemonClient:
         await self._http.call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
 
     async def send_mid_turn(self, session_id: str, message: str) -> str | None:
-        """Give the model `message` in the running turn, with the next results of tools; return the id of the message.
+        """Send the model `message` in the running turn, with the next tool results; return the message's id.
 
-        None when no turn runs, or the daemon cannot do this.
+        Return None when no turn runs, or the daemon has no such route.
         """
         if models.MID_TURN_FEATURE not in self._features:
             return None
@@ -257,24 +256,21 @@ class DaemonClient:
         return reply.message_id if reply.accepted else None
 
     async def take_back_mid_turn(self, session_id: str, message_id: str) -> bool:
-        """Take back a message for the running turn; false when the model has got it."""
+        """Withdraw a message for the running turn; return False when the model has read it."""
         path = f"/mid-turn-messages/{quote(message_id, safe='')}"
         return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
-        """Take a prompt out of the queue; false when it runs already or is gone."""
+        """Remove a prompt from the queue; return False when it already runs or is gone."""
         path = f"/pending-prompts/{quote(prompt_id, safe='')}"
         return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
-    # --- What a session is set to
+    # --- Settings of a session
 
     async def set_model(self, session_id: str, model_id: str) -> None:
-        """Switch the model, for all clients.  The daemon writes it into the user's settings too (0.24.4).
-
-        :raises InvalidRequestError: with the code `model_switch_failed`; the reason comes as an event
-        """
+        """Switch the model, for all clients.  The daemon also writes it to the user's settings (0.24.4)."""
         try:
-            # The answer holds the base URL and a masked key, and is not read.
+            # The answer is not read: it has the base URL and a masked key.
             await self._http.call("POST", "/model", session_id, body={"modelId": model_id})
         except ServerFailedError as error:
             text = "The daemon did not switch the model: it does not know it, or cannot use it."
@@ -283,14 +279,14 @@ class DaemonClient:
     async def set_approval_mode(self, session_id: str, mode: str) -> None:
         """Set the approval mode, for all clients.
 
-        :raises InvalidRequestError: for a mode that the daemon does not know
+        :raises InvalidRequestError: for a mode unknown to the daemon
         """
         await self._http.call("POST", "/approval-mode", session_id, body={"mode": mode})
 
-    # --- How a session is
+    # --- State of a session
 
     async def status(self, session_id: str) -> models.StatusReply:
-        """Return whether it is busy, and which permissions wait for an answer."""
+        """Return whether the session is busy, and its pending permissions."""
         return await self._http.ask(models.StatusReply, "GET", "/status", session_id)
 
     async def context(self, session_id: str) -> models.ContextReply:
@@ -298,7 +294,7 @@ class DaemonClient:
         return await self._http.ask(models.ContextReply, "GET", "/context", session_id)
 
     async def model_in_use(self, session_id: str) -> models.ProviderModel | None:
-        """Return the session's model as the daemon's settings have it; None when they do not, or cannot be asked."""
+        """Return the session's model from the daemon's settings; None if it is not there or they are unavailable."""
         if models.PROVIDERS_FEATURE not in self._features:
             return None
         current = (await self.context(session_id)).state.models.current_model_id
@@ -307,7 +303,7 @@ class DaemonClient:
         return next((model for model in known if model.model_id == current), None)
 
     async def context_usage(self, session_id: str) -> models.ContextUsageReply:
-        """Return how full the context window is."""
+        """Return the daemon's report on the context window."""
         return await self._http.ask(models.ContextUsageReply, "GET", "/context-usage", session_id)
 
     async def supported_commands(self, session_id: str) -> models.CommandsReply:
@@ -321,13 +317,13 @@ class DaemonClient:
     ) -> AbstractAsyncContextManager[EventSource]:
         """Return the event stream of a session, from `cursor` on.
 
-        :raises UnreachableError: when `silence_s` seconds long not even a heartbeat comes
+        :raises UnreachableError: when not even a heartbeat comes for `silence_s` seconds
         :raises FrameTooLargeError: for an event that is too large
         """
         return self._http.events(session_id, self._stream_parameters, cursor, silence_s)
 
 
 def _works_in(capabilities: models.Capabilities, root: str) -> bool:
-    """Return whether `root` is a workspace; the daemon resolves links, but takes no directory inside one (0.24.4)."""
+    """Return whether `root` is a workspace; the daemon resolves links, but rejects subdirectories (0.24.4)."""
     known = {workspace.cwd for workspace in capabilities.workspaces} | {capabilities.workspace_cwd}
     return not known.isdisjoint({os.path.normpath(root), os.path.realpath(root)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon in use: connecting, starting one here, trying again, leaving, and the state that Emacs is told."""
+"""The daemon in use: connect, start one locally, retry, leave, and report the state to Emacs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
 SILENT_S = 5.0
-"""How long a daemon may say nothing to the first request before the user is told, in seconds."""
+"""Seconds without an answer to the first request before the user is informed."""
 
 _OFF = DaemonState("off")
 
 
 @frozen
 class UsedDaemon:
-    """A daemon in use, for the workspace that is called `root` here and `workspace` there."""
+    """A daemon in use, for a workspace whose path is `root` here and `workspace` on its host."""
 
     client: DaemonClient
     root: str
@@ -45,7 +45,7 @@ class UsedDaemon:
 
 
 class DaemonConnection:
-    """The connection to the one daemon that Emacs uses.  All methods are for the event loop."""
+    """The connection to Emacs's one daemon.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class DaemonConnection:
 
         :param environment: may name the daemon and its token
         :param tasks: own the work in the background
-        :param lane: return the lock that orders the calls about the connection
-        :param leave_sessions: leave all open sessions, with true without telling Emacs
-        :param prepare: return variables for a daemon that is about to be started here; called in a thread
-        :param sleep: wait before something is tried again
+        :param lane: return the lock that orders calls about the connection
+        :param leave_sessions: leave all open sessions, with true without informing Emacs
+        :param prepare: return variables for a daemon about to be started here; called in a thread
+        :param sleep: wait before a retry
         """
         self._environment = environment
         self._memberships = memberships
@@ -99,9 +99,9 @@ class DaemonConnection:
     async def connect(self, call: messages.Connect) -> None:
         """Use the daemon that `call` names.
 
-        :raises DaemonError: when that cannot be
+        :raises DaemonError: when it cannot be used
         """
-        # What is left of an earlier connection was lost or refused; the user has left nothing.
+        # Clean up after a lost or refused connection; the user left nothing.
         await self.leave(lost=True)
         try:
             address = find_address(call.url, call.token, self._environment, call.sources)
@@ -113,7 +113,7 @@ class DaemonConnection:
     async def start(self, program: Sequence[str], root: str) -> None:
         """Start a daemon with `program`, and use it.
 
-        :raises DaemonError: when that cannot be
+        :raises DaemonError: when it does not start or cannot be used
         """
         await self.leave()
         self._say(DaemonState("starting", workspace=root, local=True))
@@ -132,7 +132,7 @@ class DaemonConnection:
             raise
 
     async def _watch(self, daemon: LocalDaemon) -> None:
-        """Tell when the daemon that was started here has ended by itself."""
+        """Report when the daemon started here ends by itself."""
         last = await daemon.ended()
         async with self._lane():
             if self._local is daemon:
@@ -141,7 +141,7 @@ class DaemonConnection:
                 self._say(replace(self._state, state="refused", text=text))
 
     async def _use(self, address: DaemonAddress, root: str) -> None:
-        """Use the daemon at `address`; go on trying in the background while nobody answers."""
+        """Use the daemon at `address`; retry in the background while it is unreachable."""
         client = DaemonClient(address.url, address.token, self._memberships, self._progress)
         self._say(
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
@@ -166,7 +166,7 @@ class DaemonConnection:
                     await client.aclose()
 
     async def _tell_silence(self, client: DaemonClient) -> None:
-        """Say that the daemon has not answered, when it is waited for too long."""
+        """Report a daemon that has not answered for `SILENT_S`."""
         await anyio.sleep(SILENT_S)
         text = (
             f"The daemon at {client.url} has said nothing for {SILENT_S:g} s and is waited for; "
@@ -200,23 +200,23 @@ class DaemonConnection:
         self._say(replace(self._state, state="connected", text=None, workspace=workspace))
 
     def _progress(self, text: str | None) -> None:
-        """Report the thing that is waited for, None for nothing."""
+        """Report `text`, the thing waited for, or None for nothing."""
         if self._used is not None and self._state.state == "connected":
             self._say(replace(self._state, text=text))
 
     def reached(self, trouble: DaemonError | str | None) -> None:
-        """Tell that the daemon answers, or that it does not, because of `trouble`."""
+        """Report that the daemon answers, or that it does not, because of `trouble`."""
         if self._used is None:
             return
         if isinstance(trouble, UnauthorizedError):
-            # Only the next connect reads the token again.
+            # The token is read again only by the next connect.
             self._say(replace(self._state, state="refused", text=str(trouble)))
         elif self._state.state != "refused":
             state = "connected" if trouble is None else "unreachable"
             self._say(replace(self._state, state=state, text=None if trouble is None else str(trouble)))
 
     async def leave(self, *, lost: bool = False) -> None:
-        """Leave the daemon without a word to Emacs about that; the sessions of one that was `lost` are not left."""
+        """Disconnect without informing Emacs; leave the daemon's sessions unless it was `lost`."""
         background, self._background = self._background, None
         if background is not None:
             await background.stop()
@@ -229,13 +229,13 @@ class DaemonConnection:
             await local.stop()
 
     async def disconnect(self) -> None:
-        """Leave the daemon, and say so."""
+        """Disconnect, and report it."""
         await self.leave()
         self._say(_OFF)
 
 
 def _workspace(found: models.Capabilities, root: str) -> str:
-    """Return the daemon's name for `root`, which is one of its workspaces."""
+    """Return the daemon's name for `root`, one of its workspaces."""
     names = (os.path.normpath(root), os.path.realpath(root))
     known = [workspace.cwd for workspace in found.workspaces]
     return next((name for name in known if name in names), found.workspace_cwd or root)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Follow one session, load it again when events were lost, and act on it."""
+"""Follow one session, reload it when events were lost, and carry out the user's actions on it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from qwen_companion.threads import in_thread
 _log = logging.getLogger(__name__)
 
 COUNT_S = 30.0
-"""How old the number of clients may become, in seconds."""
+"""Seconds after which the number of clients is asked for again."""
 
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
@@ -70,16 +70,16 @@ News = Callable[[str, str, Sequence[str]], Awaitable["Callable[[int], str | None
 
 
 async def no_news(*_about: object) -> None:
-    """Return that there is nothing to tell."""
+    """Return no news."""
 
 
 @frozen
 class Shared:
-    """What all sessions share.  `tasks` own the work in the background, `environ` says where plans are kept.
+    """The part that all sessions share.
 
-    `worked` is told what an agent is doing, when that has changed; `reached` None when the daemon answers, and what is
-    wrong when it does not.  `news` returns what a model is told with a prompt: to the session of that id, in a
-    directory, with links to some files.
+    `tasks` own background work; `environ` locates plans.  `worked` gets an agent's activity after each change;
+    `reached` gets None when the daemon answers, else the error.  `news` returns text for the model to read with a
+    prompt: for the session with that id, in a directory, with links to some files.
     """
 
     outbox: Outbox
@@ -92,12 +92,12 @@ class Shared:
 
 
 class Conversation:
-    """A session of the daemon that is open in Emacs.  All errors are `DaemonError`s."""
+    """A session of the daemon that is open in Emacs.  Its methods raise `DaemonError`s."""
 
     def __init__(
         self, client: DaemonClient, session_id: str, directory: str, shared: Shared, interrupted: InterruptedTurns
     ) -> None:
-        """`directory` is where the agent works; `interrupted` are the turns that broke off before."""
+        """Begin a session; the agent works in `directory`, and `interrupted` are the turns that broke off before."""
         self._client = client
         self._shared = shared
         self._outbox = shared.outbox
@@ -117,7 +117,7 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """The session's id in Emacs."""
+        """Emacs's id of the session."""
         return self.session.id
 
     def named(self, title: str | None) -> None:
@@ -128,7 +128,7 @@ class Conversation:
     # --- Following
 
     async def open(self) -> None:
-        """Load the session, tell all of it and follow it; also when it is open already, or dead.
+        """Load the session, send all of it to Emacs and follow it, even if it is already open, or dead.
 
         :raises GoneError: if it is left meanwhile
         """
@@ -148,7 +148,7 @@ class Conversation:
         raise GoneError("The session has been left.")
 
     async def close(self, *, end: bool) -> None:
-        """Leave the session; `end` ends it for all.  Nothing goes on here even when that fails."""
+        """Leave the session; `end` ends it for all clients.  Stop following it even when that fails."""
         await self._stop_following()
         self._put(self.session.left())
         if end:
@@ -157,9 +157,9 @@ class Conversation:
             await self.detach()
 
     async def detach(self) -> None:
-        """Leave the session without a word to Emacs."""
+        """Leave the session without informing Emacs."""
         await self._stop_following()
-        # A daemon that has gone, or has forgotten the session, need not be told.
+        # A daemon that is gone, or has forgotten the session, needs no request.
         with suppress(NotFoundError, UnreachableError):
             await self._client.detach(self.session.session_id)
 
@@ -173,7 +173,7 @@ class Conversation:
             await task.stop()
 
     async def _follow(self, cursor: models.Cursor) -> None:
-        """Follow the session; return, after a message to the user, when only they can go on."""
+        """Follow the session until only the user can continue; send them the reason."""
         try:
             await self._take_streams(cursor)
         except Exception:
@@ -181,7 +181,7 @@ class Conversation:
             raise
 
     async def _take_streams(self, cursor: models.Cursor) -> None:
-        """Take the events from `cursor` on; load the session again where they cannot be continued."""
+        """Handle the events from `cursor` on; reload the session where they cannot be resumed."""
         why: str | None = None
         while True:
             async with EventStream(
@@ -204,7 +204,7 @@ class Conversation:
             cursor = reply.cursor
 
     async def _load_again(self) -> models.LoadReply | None:
-        """Load the session, however long that takes; return None, after telling the user, if it is unavailable."""
+        """Load the session, however long that takes; if it is unavailable, report that and return None."""
         while True:
             try:
                 return await self._client.load(self.session.session_id)
@@ -215,7 +215,7 @@ class Conversation:
                 return None
 
     async def _wait(self, reason: str, ordered_s: float = 0.0) -> None:
-        """Report the connection as lost because of `reason`, and wait to try again, at least `ordered_s` seconds."""
+        """Report the connection as lost because of `reason`; wait before a retry, at least `ordered_s` seconds."""
         wait = self._backoff.next(ordered_s)
         self._take(Disconnected(reason, wait))
         await self._shared.sleep(wait)
@@ -246,7 +246,7 @@ class Conversation:
             self._checking = self._tasks.start(self._check)
 
     async def _check(self) -> None:
-        """Ask for the facts missing in the stream: which permissions are still open, and the choices of settings."""
+        """Request facts that the stream lacks: which permissions are still open, and the choices of settings."""
         asked_about = self.session.permissions.unanswered
         try:
             status = await self._client.status(self.session.session_id)
@@ -264,13 +264,13 @@ class Conversation:
     async def _count(self) -> None:
         """Keep the number of clients current.
 
-        No event tells who comes and goes: what others do and the end of a turn are reasons to ask, and time is.
+        No event reports clients that come and go, so ask after each action of others, each turn, and `COUNT_S`.
         """
         while not self.session.dead:
             with anyio.move_on_after(COUNT_S):
                 await self._moved.wait()
             self._moved = anyio.Event()
-            # A failure is noticed, and told, where the stream is followed.
+            # `_follow` notices and reports a failure.
             with suppress(DaemonError):
                 self.session.facts.clients = (await self._client.status(self.session.session_id)).client_count
                 self._tell_state()
@@ -297,9 +297,9 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once, after the notes for the model; return the turn that it will be.
+        """Send `parts`, once, after the notes for the model; return the turn it will be.
 
-        :raises UnsupportedError: for an image, when the model is known to take none
+        :raises UnsupportedError: for an image, when the model is known to accept none
         """
         if any(isinstance(part, models.ImageBlock) for part in parts):
             await self.queries.check_images()
@@ -325,10 +325,10 @@ class Conversation:
             raise
 
     async def answer(self, call: Answer) -> None:
-        """Answer a permission; tell the model what the user prefers to what its tool writes, and comments.
+        """Answer a permission; send the model the user's comments and changes to its tool's proposal.
 
         :raises GoneError: when it is no longer open, or the tool differs from the one shown
-        :raises NotFoundError: when somebody was faster
+        :raises NotFoundError: when another client answered first
         """
         vote = self.session.permissions.vote(call.permission, call.option, call.answers)
         if vote is None:
@@ -337,7 +337,7 @@ class Conversation:
         if vote.allowed is not None and call.revision != (None if tool is None else tool.revision):
             raise GoneError("The action has changed since it was shown.")
         note = None if vote.allowed is None else await in_thread(self._note, call, tool)
-        # First, since the tool goes on at once: the model then reads it with the result of the tool.
+        # Before the answer, as the tool runs at once: the model then reads the note with the tool's result.
         message = None if note is None else await self._notes.tell(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
@@ -350,7 +350,7 @@ class Conversation:
             raise
 
     def _note(self, call: Answer, tool: HeldTool | None) -> str | None:
-        """Return what the model reads with the answer `call`, which lets `tool` run; None for nothing."""
+        """Return the note that the model reads with the answer `call`, which lets `tool` run, or None."""
         path, proposed = (None, None) if tool is None else (tool.first_path, tool.text(NEW, 0))
         if call.text is None or path is None or proposed is None:
             return self._plans.note(call)
@@ -368,15 +368,15 @@ class Conversation:
         await self._client.set_approval_mode(self.session.session_id, mode)
 
     async def remove(self, turn: str) -> None:
-        """Take the prompt of `turn` out of the queue."""
+        """Remove the prompt of `turn` from the queue."""
         prompt_id = self.session.turns.queued_prompt(turn)
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt is no longer queued.")
 
 
 def _reload_reason(item: StreamItem) -> str | None:
-    """Return why the session has to be loaded again after `item`; None where it need not be."""
+    """Return why the session has to be reloaded after `item`, or None."""
     if isinstance(item, Resync):
         return _RESTARTED if item.reason == "epoch_reset" else _LOST_EVENTS
-    # A daemon that was restarted has the session on its disk only.
+    # A restarted daemon has the session on its disk only.
     return _RESTARTED if isinstance(item, Ended) and isinstance(item.error, NotFoundError) else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carry out the `daemon-*` calls of Emacs, and send their results.
+"""Carry out Emacs's `daemon-*` calls, and send their results.
 
-What stays on this side (spec A1, A8): the token, headers, whatever of the URL is more than host and port, the daemon's
-ids and its raw answers.
+Never sent to Emacs (spec A1, A8): the token, headers, any part of the URL but host and port, the daemon's ids and raw
+answers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qwen_companion.threads import in_thread
 _log = logging.getLogger(__name__)
 
 LARGEST_IMAGE_BYTES = 7 * 1024 * 1024
-"""Largest image file: a request may have 10 MB, and Base64 makes it a third longer."""
+"""Largest image file in bytes: a request may have 10 MB, and Base64 adds a third."""
 
 _PROBLEMS: Mapping[type[Exception], str] = {
     errors.BusyError: "busy",
@@ -67,7 +67,7 @@ class _CallResult:
 
 
 class CallDispatcher:
-    """Carries out calls while `run` is running.  All methods are for the event loop."""
+    """Carries out calls while `run` is running.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -81,16 +81,16 @@ class CallDispatcher:
         pause: Callable[[float], Awaitable[None]] = anyio.sleep,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        """`send` gives a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
+        """`send` sends a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
 
-        For `worked` and `news` see `Shared`.  `prepare`, called in a thread, returns variables for a daemon that is
-        about to be started here.  `pause` waits while messages are gathered, `sleep` before something is tried again.
+        For `worked` and `news` see `Shared`.  `prepare`, called in a thread, returns variables for a daemon about to be
+        started here.  `pause` waits while messages are gathered, `sleep` before a retry.
         """
         self._spool = spool
         self._outbox = Outbox(send, pause)
         self._tasks = Tasks()
         self._connecting: set[anyio.CancelScope] = set()
-        # Each is held by the tasks that wait for it and by nothing else, and goes with the last of them.
+        # Each lock lives as long as a task waits for it.
         self._lanes: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._daemon = DaemonConnection(
             environment,
@@ -111,9 +111,9 @@ class CallDispatcher:
         await self._sessions.leave(lost)
 
     async def run(self, leave_s: float) -> None:
-        """Carry out calls until cancelled.  Then tell Emacs nothing more, and leave the daemon.
+        """Carry out calls until cancelled.  Then send Emacs nothing more, and leave the daemon.
 
-        That, and ending a daemon that was started here, may take `leave_s` seconds.
+        Leaving it, and ending a daemon started here, may take `leave_s` seconds.
         """
         try:
             await self._tasks.run()
@@ -122,7 +122,7 @@ class CallDispatcher:
                 await self._daemon.leave()
 
     def take(self, call: DaemonCall) -> None:
-        """Carry out `call`.  Calls about one session are carried out in order, and so are those about none."""
+        """Carry out `call`.  Calls about one session run in order, and so do those about none."""
         try:
             request = messages.request_of(call)
         except MessageError as error:
@@ -146,7 +146,7 @@ class CallDispatcher:
         return self._lanes.setdefault(name, anyio.Lock())
 
     async def _carry_out_once(self, method: str, request: str | None, call: messages.Call) -> None:
-        """Carry out `call`, about no open session, unless the daemon is left before."""
+        """Carry out `call`, about no open session; cancel it if the daemon is left meanwhile."""
         with anyio.CancelScope() as scope:
             if not isinstance(call, messages.Disconnect):
                 self._connecting.add(scope)
@@ -168,7 +168,7 @@ class CallDispatcher:
                     self._outbox.tell(Reply(request, session=outcome.session, turn=outcome.turn))
 
     def _answer(self, method: str, request: str | None, error: Exception) -> None:
-        """Tell that `method` has failed; of an `error` that is not ours only its kind, since its text may be secret."""
+        """Report the failure of `method`; of an `error` that is not ours only the kind, as its text may be secret."""
         if isinstance(error, errors.UnauthorizedError):
             self._daemon.reached(error)
         foreign = not isinstance(error, CompanionError)
@@ -237,7 +237,7 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
 
 
 def _part(part: messages.Part) -> models.PromptBlock:
-    """Return `part` as it is sent.  Reads the file of an image: not for the event loop.
+    """Return `part` in the daemon's form.  Blocks on reading an image file; never call it on the event loop.
 
     :raises MessageError: for a file that cannot be sent
     """

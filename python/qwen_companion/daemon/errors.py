@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Exceptions about a daemon, grouped by how a caller can react.
 
-The texts are fit for the user.  They are written here and hold no word of an answer's body, no header, no token, no
-session id and no URL but for its scheme, host and port.  Status codes and `code` fields as seen on 0.24.4.
+Users may read their texts: these are written here and quote no body, header, token or session id, and of a URL only
+scheme, host and port.  Status codes and `code` fields as seen on 0.24.4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SettingsError(DaemonError):
 
 
 class NotStartedError(DaemonError):
-    """A daemon of our own did not come up.  The text has the last lines that it printed."""
+    """A daemon of our own did not start.  The text has its last lines of output."""
 
 
 class UnsafeUrlError(DaemonError):
@@ -29,8 +29,8 @@ class UnsafeUrlError(DaemonError):
 class UnreachableError(DaemonError):
     """No answer: nobody listens, the connection broke, or it took too long.
 
-    `maybe_done` tells whether the request may have been carried out nevertheless.  Such a prompt must not be sent again
-    before the daemon was asked for its queue and its current turn.
+    If `maybe_done`, the request may have been carried out.  Do not send such a prompt again before asking the daemon
+    for its queue and current turn.
     """
 
     def __init__(self, text: str, *, maybe_done: bool) -> None:
@@ -39,9 +39,9 @@ class UnreachableError(DaemonError):
 
 
 class RefusedError(DaemonError):
-    """An answer that says no.  Root of the ways this happens; as such one with a status that has no class of its own.
+    """The daemon refused the request.  Root of the classes below; itself for a status without one of its own.
 
-    `status` is the HTTP status; `code` the daemon's word for the reason, if it gave one that looks like a word.
+    `status` is the HTTP status; `code` the daemon's word for the reason, if it looks like a word.
     """
 
     def __init__(self, text: str, status: int, code: str | None = None) -> None:
@@ -51,32 +51,32 @@ class RefusedError(DaemonError):
 
 
 class UnauthorizedError(RefusedError):
-    """401: no token, or a wrong one.  Asking again changes nothing."""
+    """401: no token, or a wrong one.  A retry changes nothing."""
 
 
 class HostRefusedError(RefusedError):
-    """403: the daemon does not answer to this host name or to this origin.  Asking again changes nothing."""
+    """403: the daemon rejects this host name or origin.  A retry changes nothing."""
 
 
 class WrongWorkspaceError(RefusedError):
-    """400 workspace_mismatch, or `/capabilities` names no workspace that is the one asked for."""
+    """400 workspace_mismatch, or `/capabilities` does not name the requested workspace."""
 
 
 class NotFoundError(RefusedError):
-    """404: the session or the permission is not there.
+    """404: no such session or permission.
 
-    A session comes back by `load`; a permission has been answered by another client or cancelled.
+    `load` may bring a session back; a permission was answered by another client or cancelled.
     """
 
 
 class GoneError(DaemonError):
-    """Emacs names what is not there, or not any more; the daemon was not asked."""
+    """Emacs names an object that does not exist, or no longer; the daemon was not asked."""
 
 
 class BusyError(RefusedError):
-    """429 or 503: too much at once.  `retry_after_s` is the wait in seconds that the daemon asks for, 0 if none.
+    """429 or 503: the daemon is overloaded, and did nothing.
 
-    The request was not carried out.
+    `retry_after_s` is the wait in seconds that it asks for, 0 if none.
     """
 
     def __init__(self, text: str, status: int, code: str | None = None, retry_after_s: float = 0.0) -> None:
@@ -85,23 +85,23 @@ class BusyError(RefusedError):
 
 
 class ServerFailedError(RefusedError):
-    """Another 5xx: the daemon, or a proxy before it, is in trouble."""
+    """Another 5xx: the daemon, or a proxy before it, failed."""
 
 
 class InvalidRequestError(RefusedError):
-    """Another 4xx: the daemon does not take this request.  Asking again changes nothing.
+    """Another 4xx: the daemon rejects this request.  A retry changes nothing.
 
-    CODE `invalid_client_id` means that the daemon has forgotten this client; `load` makes it known again.
+    CODE `invalid_client_id` means that the daemon has forgotten this client; `load` registers it again.
     """
 
 
 class UnsupportedError(DaemonError):
-    """The daemon speaks another protocol, lacks a route, or lacks features that are needed."""
+    """The daemon speaks another protocol, or lacks a route or a needed feature."""
 
 
 class ProtocolViolationError(DaemonError):
-    """An answer that cannot be read: not JSON, not the shape `models` declares, or not an event stream."""
+    """An invalid answer: not JSON, not the shape declared in `models`, or not an event stream."""
 
 
 class FrameTooLargeError(DaemonError):
-    """An event above the size limit; only `load` can fetch it."""
+    """An event above the size limit; only `load` can fetch its content."""

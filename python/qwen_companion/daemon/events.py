@@ -30,7 +30,7 @@ _SHORT_TEXT = 2000
 
 
 class SessionEvents:
-    """The state that the events of one session build, from one load to the next."""
+    """The state of one session, built from its events between two loads."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class SessionEvents:
     ) -> None:
         """Begin with no event.
 
-        :param session: the session, as Emacs calls it
-        :param is_me: whether the client with an id is this one
+        :param session: Emacs's id of the session
+        :param is_me: return whether a client id is this client's
         """
         self._session = session
         self._turns = turns
@@ -55,7 +55,7 @@ class SessionEvents:
         self._logged: set[str] = set()
 
     def take(self, envelope: models.Envelope) -> list[Output]:
-        """Take the event in `envelope`; return what Emacs is told.  An error in it ends nothing else."""
+        """Handle the event in `envelope`; return the reports to Emacs.  Contain errors in it."""
         outputs: list[Output] = []
         try:
             outputs.extend(self._take(envelope))
@@ -72,7 +72,7 @@ class SessionEvents:
             yield from HANDLERS[payload.KIND](self, envelope, payload)
 
     def _unknown(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
-        """Return the message to Emacs about an unrecognised or malformed event."""
+        """Yield the report of an unrecognised or malformed event."""
         name = kind.rpartition("/")[2]
         if name in HANDLERS or name in _NOT_SHOWN:
             yield from self.transcript.unsupported(name, envelope)
@@ -97,7 +97,7 @@ class SessionEvents:
 
     def _injected(self, envelope: models.Envelope, payload: models.MidTurnMessageInjected) -> Iterator[Output]:
         for message_id in payload.message_ids:
-            # It waited like a prompt, and becomes none.
+            # It was queued like a prompt, and becomes none.
             self._turns.dequeue(message_id)
         yield from self.transcript.take(envelope, payload)
 
@@ -143,7 +143,7 @@ class SessionEvents:
 
     def _died(self, _envelope: models.Envelope, payload: models.SessionDied) -> Iterator[Output]:
         if payload.reason == _SHUTDOWN:
-            # The stream goes on as soon as a daemon is there, and the session is loaded then.
+            # The stream resumes, and the session is loaded, as soon as a daemon is there.
             text = "The daemon has shut down."
             self._connection.lose(text)
             yield from self._break_off(text)
@@ -151,13 +151,13 @@ class SessionEvents:
             yield from self.finish("dead", "The agent of the session has ended.")
 
     def finish(self, state: str, text: str) -> list[Output]:
-        """End the session in `state`, because of `text`; return what Emacs is told."""
+        """End the session in `state`, because of `text`; return the reports to Emacs."""
         outputs = self._break_off(text)
         self._connection.finish(state, text)
         return outputs
 
     def _break_off(self, text: str) -> list[Output]:
-        """End the running turn as unfinished; nobody waits for an answer any more."""
+        """End the running turn as unfinished; void its permissions."""
         outputs: list[Output] = list(self.transcript.flush())
         for request_id in self.permissions.unanswered:
             outputs += self.permissions.close(request_id)
@@ -176,12 +176,12 @@ class SessionEvents:
         meta = fields.meta
         questions = meta.qwen_questions if meta is not None and meta.qwen_interaction_kind == _QUESTION else ()
         self.permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said), plan_in(fields))
-        # Whether it is still open is not known before the replay is over.
+        # Only after the replay is it known whether the permission is still open.
         if not self._turns.replaying:
             yield from self.permissions.show()
 
     def interaction(self, item: models.PendingInteraction) -> Iterator[Output]:
-        """Take a permission as the status tells it, which does not say which tool call it is about."""
+        """Add a permission from `/status`, which does not name its tool call."""
         action = item.action or models.PendingAction()
         fields = models.ToolFields(
             tool_call_id=item.request_id,
@@ -221,7 +221,7 @@ class SessionEvents:
 
 _NOT_SHOWN = frozenset(
     {
-        # A command that another client ran in the session, with its output, for the model to read.
+        # Another client's shell command in the session, with its output, for the model to read.
         "user_shell_command",
         "session_cwd_changed",
         # Never seen on the wire, only in the daemon's code.
@@ -231,10 +231,8 @@ _NOT_SHOWN = frozenset(
         "permission_partial_vote",
     }
 )
-"""Events that ought to be shown and cannot be: the user is told their names."""
+"""Events that a chat should show but cannot: it shows their names."""
 
-# The private methods are the table's alone.
-# pyright: reportPrivateUsage=false
 HANDLERS: Mapping[str, Callable[[SessionEvents, models.Envelope, Any], Iterator[Output]]] = {
     "user_message_chunk": SessionEvents._transcribe,
     "agent_message_chunk": SessionEvents._transcribe,
@@ -268,15 +266,15 @@ HANDLERS: Mapping[str, Callable[[SessionEvents, models.Envelope, Any], Iterator[
     "session_closed": SessionEvents._closed,
     "session_died": SessionEvents._died,
 }
-"""The handler of each kind of event that says something to a chat (spec A4, A5).
+"""Handlers of the events that a chat shows, by kind (spec A4, A5).
 
-An event that comes in a shape its handler cannot read is told by its name, once in a turn.  Those about the stream are
-the stream's, and any other kind is logged.
+An event with an unreadable shape is reported by name, once a turn.  Those about the stream are handled by `stream`, and
+any other kind is logged.
 """
 
 
 def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
-    """Return those of `commands` that work here as they are told."""
+    """Return the report of those of `commands` that work here."""
     return SlashCommands(
         session,
         tuple(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interrupted turns, kept as Emacs was told of them.
+"""Interrupted turns, stored as Emacs was shown them.
 
-The daemon writes an answer down when it is whole (0.24.4): of a turn that broke off with its agent or with the daemon,
-what had streamed in is nowhere else, and a load would take it out of the conversation.
+The daemon saves an answer once it is complete (0.24.4): when the agent or daemon dies in a turn, the streamed part is
+stored nowhere else, and a load would delete it from the conversation.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ Output = Change | Permission | SlashCommands
 DONE = "done"
 
 _UNKNOWN = ""
-"""A turn that no conversation has."""
+"""An id that no turn has."""
 
 
 @frozen
 class _Interrupted:
-    """The reports about a turn; `after` is the turn before it, None for the first, `_UNKNOWN` for any."""
+    """The reports of a turn that came after the turn `after`: None for the first turn, `_UNKNOWN` for any place."""
 
     changes: list[Change]
     after: str | None
 
 
 class InterruptedTurns:
-    """The interrupted turns of one session, over all its loads and all connections to its daemon."""
+    """The interrupted turns of one session, across all its loads and all connections to its daemon."""
 
     def __init__(self, shown: Iterable[Change] = ()) -> None:
-        """`shown` are turns without a good end that Emacs was told of by another process."""
+        """`shown` are turns without a good end that another process reported to Emacs."""
         self._turn: str | None = None
-        """The turn that runs; the reports of it are in `_told`."""
+        """The running turn, whose reports are in `_told`."""
         self._told: dict[object, Change] = {}
         self._newest: str | None = None
-        """The turn that began last; `_after` is the one before it."""
+        """The newest turn; `_after` is the one before it."""
         self._after: str | None = None
         self._interrupted: dict[str, _Interrupted] = {}
         self.told(shown)
-        # The reports between them are not known, so a turn that a load lacks comes at the end.
+        # The reports between them are unknown, so a turn that a load lacks goes to the end.
         self._newest = self._after = _UNKNOWN
         self._interrupted = {turn: replace(item, after=_UNKNOWN) for turn, item in self._interrupted.items()}
 
     @property
     def running(self) -> str | None:
-        """The turn that has begun and not ended, as far as was told."""
+        """The turn that has begun and not ended, according to the reports."""
         return self._turn
 
     def told(self, outputs: Iterable[Output]) -> None:
-        """Note that `outputs` are told."""
+        """Record `outputs`, reports to Emacs."""
         for change in outputs:
             if isinstance(change, NoteChange) and change.note == "rewound":
                 self._interrupted.clear()
@@ -69,7 +69,7 @@ class InterruptedTurns:
             if _begins(change) and change.turn != self._turn:
                 self._begin(change.turn)
             if change.turn == self._turn:
-                # Of a tool only how it is at last, where it was first.
+                # Of a tool only its last state, at its first position.
                 self._told[change.id if isinstance(change, ToolChange) else len(self._told), type(change)] = change
                 if isinstance(change, EndChange):
                     if change.outcome != DONE:
@@ -84,10 +84,10 @@ class InterruptedTurns:
     def completed(
         self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, running: str | None, why: str
     ) -> list[Output]:
-        """Return `loaded`, which replaces all that was told, with the missing turns and ends added.
+        """Return the outputs `loaded`, which replace all reports, with the missing turns and ends added.
 
-        `outcomes` has how turns ended as far as the daemon knows, see `EndChange`.  A turn whose end was not told and
-        that is not `running` has broken off, because of `why`.
+        `outcomes` has how turns ended as far as the daemon knows, see `EndChange`.  A turn without a reported end that
+        is not `running` has broken off, because of `why`.
         """
         if self._turn not in (None, running):
             self.told([EndChange(self._turn, outcome="failed", text=why)])
@@ -110,7 +110,7 @@ class InterruptedTurns:
         return result
 
     def _rebuild(self, outputs: Sequence[Output], running: str | None) -> None:
-        """Replace all recorded reports by `outputs`; in them only the turn `running` is not over."""
+        """Replace all recorded reports by `outputs`, where only the turn `running` is unfinished."""
         self._turn = self._newest = self._after = None
         for item in outputs:
             if isinstance(item, Change) and item.turn is not None and _begins(item):
@@ -125,22 +125,19 @@ def _begins(change: Change) -> bool:
 
 
 def _length(outputs: Iterable[Output], turn: str, *voices: str) -> int:
-    """Return how many characters the `voices`, else all but thoughts, have in `turn`."""
+    """Return the length in characters of the `voices`, default all but thoughts, in `turn`."""
     wanted = voices or ("user", "answer")
     texts = (item for item in outputs if isinstance(item, TextChange) and item.turn == turn)
     return sum(len(item.text) for item in texts if item.voice in wanted)
 
 
 def _places(outputs: Sequence[Output], turn: str | None) -> list[int]:
-    """Return the indices of what belongs to `turn`."""
+    """Return the indices of the changes of `turn`."""
     return [number for number, item in enumerate(outputs) if isinstance(item, Change) and item.turn == turn]
 
 
 def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known: Container[str]) -> list[Output]:
-    """Return `outputs` with an `interrupted` turn in place of their part of it, else after the turn before it.
-
-    `known` are the names of all interrupted turns.
-    """
+    """Return `outputs` with `interrupted` in place of its turn there, else after the turn before it."""
     name = turn if _places(outputs, turn) else _other_name(outputs, interrupted, known)
     if places := _places(outputs, name):
         rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == name)]
@@ -151,9 +148,9 @@ def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known
 
 
 def _other_name(outputs: Sequence[Output], interrupted: _Interrupted, known: Container[str]) -> str | None:
-    """Return the name that an `interrupted` turn has in `outputs`, where none of the `known` names is it, or None.
+    """Return the name in `outputs` of an `interrupted` turn, if it is not one of the `known` names there, or None.
 
-    On the disk of an older daemon (0.21.2) prompts have no ids: such a turn is known by its texts.
+    The disk of an older daemon (0.21.2) has no ids of prompts: such a turn is recognised by its texts.
     """
     asked, said = _text(interrupted.changes, "user"), _text(interrupted.changes, "answer")
     for change in reversed(outputs):

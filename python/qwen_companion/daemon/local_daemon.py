@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A `qwen serve` of our own: on a free port of 127.0.0.1, with a fresh token; it ends with this process."""
+"""A `qwen serve` of our own, on a free port of 127.0.0.1 with a fresh token, that ends with this process."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from qwen_companion.daemon.errors import NotStartedError
 from qwen_companion.programs import find_program, start
 
 START_S = 60.0
-"""How long a daemon may take until it listens.  One second is usual; the first start after an update takes longer."""
+"""Seconds a daemon may take to start.  One is usual; the first start after an update takes longer."""
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _ARGUMENTS = (
     *("serve", "--hostname", "127.0.0.1", "--port", "0"),
-    # Even /health wants the token then; the Web Shell is nothing we need.
+    # --require-auth: even /health wants the token.  --no-web: the Web Shell is not needed.
     *("--require-auth", "--no-web"),
-    # Else it gives an agent 10 s to start, kills it and fails (0.21.2 and 0.24.4): on a busy machine, each time.
+    # Default: the daemon gives its agent 10 s, kills it and fails (0.21.2 and 0.24.4), on a busy machine always.
     *("--initialize-timeout-ms", "60000"),
     "--workspace",
 )
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)\b")
 _LAST_LINES = 3
 _KILLED = 128
-"""Exit codes above this are the supervisor's for a daemon that a signal has ended: nothing it printed says why."""
+"""The supervisor's exit codes above this mean that a signal ended the daemon: its output gives no reason."""
 
 
 class LocalDaemon:
-    """A running daemon, which listens at `address`; made by `start_local`."""
+    """A running daemon that listens at `address`; made by `start_local`."""
 
     def __init__(self, address: DaemonAddress, supervisor_input: IO[bytes], output: _Output) -> None:
         self.address = address
@@ -50,14 +50,14 @@ class LocalDaemon:
         self._output = output
 
     async def ended(self) -> str:
-        """Wait until it has ended; return the last lines that it printed, "" if it printed none or was killed."""
+        """Wait for its end; return the last lines of output, "" if there is none or it was killed."""
         await self._output.ended.wait()
         return self._output.last
 
     async def stop(self) -> None:
-        """End it, and return when it has ended; may take some seconds.
+        """End it and wait for that, which may take some seconds.
 
-        Nothing has to wait for this when the whole process ends: the daemon ends all the same.
+        When this process ends, nothing need wait: the daemon ends anyway.
         """
         self._input.close()
         await self.ended()
@@ -66,21 +66,21 @@ class LocalDaemon:
 async def start_local(
     program: Sequence[str], root: str, environment: Mapping[str, str], timeout: float = START_S
 ) -> LocalDaemon:
-    """Start the CLI `program`, a command with its arguments, as daemon of the workspace `root`; return when it listens.
+    """Start the CLI `program`, a command with arguments, as daemon of the workspace `root`; wait until it listens.
 
     `environment` is added to that of this process.
 
-    :raises NotStartedError: when it has not done so within `timeout` seconds or has ended
+    :raises NotStartedError: when it has ended, or does not listen within `timeout` seconds
     """
     token = secrets.token_hex(32)
     variables = {**os.environ, **environment}
     absolute = find_program(program[0], variables)
     if absolute is None:
         raise NotStartedError(f"qwen serve did not start: {program[0]}: {os.strerror(errno.ENOENT)}.")
-    # Isolated: neither the directory nor the environment of the user adds to what the supervisor imports.
+    # Isolated: neither the user's directory nor environment adds to the supervisor's import path.
     command = [sys.executable, "-I", str(_SUPERVISOR), absolute, *program[1:], *_ARGUMENTS, root]
     try:
-        # asyncio's transport would kill the supervisor when the loop closes, before it has ended the daemon.
+        # asyncio's transport would kill the supervisor when the loop closes, before the daemon has ended.
         supervisor = start(command, variables, root, stderr=subprocess.STDOUT)
     except OSError as error:
         raise NotStartedError(f"qwen serve cannot be started in {root}: {error.strerror}.") from None
@@ -103,9 +103,9 @@ async def start_local(
 
 
 class _Output:
-    """The output of a supervisor.  `last` are the last lines, once it has `ended`, if they can be a reason for that.
+    """A supervisor's output.  `last` are its last lines once it has `ended`, if they may explain the end.
 
-    Read in a thread of its own, which must not keep this process from ending as a worker thread of anyio would.
+    Read in a thread of its own, as a worker thread of anyio would keep this process from ending.
     """
 
     def __init__(self, supervisor: subprocess.Popen[bytes], token: str) -> None:
@@ -135,14 +135,13 @@ class _Output:
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """Return `stream`, a pipe that was requested."""
     if stream is None:
         raise TypeError("no pipe")
     return stream
 
 
 def _read_output(supervisor: subprocess.Popen[bytes], token: str, listens: Callable[[str], None]) -> str:
-    """Read what is printed until `supervisor` has ended; return the last lines if they explain the exit.
+    """Read the output of `supervisor` to its end; return the last lines if they explain the exit.
 
     Calls `listens` once, with the URL.
     """

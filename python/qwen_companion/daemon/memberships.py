@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which clients of the daemon's sessions this Emacs is and was, also after the process that took part was killed."""
+"""The client ids of this Emacs in the daemon's sessions, past and present; they outlive a killed backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Membership:
-    """That this client takes part in a session, and how often it has said so."""
+    """This client's id in a session, and the number of creates and loads under it."""
 
     client_id: str
     count: int = 0
@@ -23,7 +23,7 @@ class Membership:
 
 @dataclass
 class _Kept:
-    """The content of the file: memberships by session, and all past ones."""
+    """The file's content: memberships by session, and all past client ids."""
 
     current: dict[str, Membership] = field(default_factory=dict[str, Membership])
     ever: set[str] = field(default_factory=set[str])
@@ -33,7 +33,7 @@ _KEPT = TypeAdapter(_Kept)
 
 
 class Memberships:
-    """Kept in a file, if there is one: the process that takes the place of this one is the same client."""
+    """The memberships, in a file if one is given: the next process of this Emacs is the same client."""
 
     def __init__(self, file: str | None = None) -> None:
         """`file` is in a private directory; without it nothing outlives this process."""
@@ -41,16 +41,16 @@ class Memberships:
         self._kept = self._read()
 
     def client_id(self, session_id: str) -> str | None:
-        """Return this client's id in the session, as in events; None when it takes no part."""
+        """Return this client's id in the session, as in events; None when it is not a member."""
         membership = self._kept.current.get(session_id)
         return membership.client_id if membership else None
 
     def is_mine(self, client_id: str) -> bool:
-        """Return whether `client_id` is this client, or was."""
+        """Return whether `client_id` belongs, or belonged, to this client."""
         return client_id in self._kept.ever
 
     def joined(self, session_id: str, client_id: str) -> None:
-        """Note that this client is `client_id` in the session, once more or anew."""
+        """Record that this client joined the session as `client_id`, anew or once more."""
         membership = self._kept.current.get(session_id)
         if membership is None or membership.client_id != client_id:
             membership = self._kept.current[session_id] = Membership(client_id)
@@ -59,18 +59,18 @@ class Memberships:
         self._write()
 
     def count(self, session_id: str) -> int:
-        """Return how often the daemon wants to hear that this client leaves the session."""
+        """Return how many detaches of this client the daemon expects."""
         membership = self._kept.current.get(session_id)
         return membership.count if membership else 0
 
     def left_once(self, session_id: str) -> None:
-        """Note that the daemon has heard once that this client leaves the session."""
+        """Record one detach of this client."""
         if membership := self._kept.current.get(session_id):
             membership.count -= 1
             self._write()
 
     def forget(self, session_id: str) -> None:
-        """Note that this client no longer takes part in the session."""
+        """Record that this client is no longer a member of the session."""
         if self._kept.current.pop(session_id, None) is not None:
             self._write()
 

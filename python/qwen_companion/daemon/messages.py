@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The messages over EPC of the daemon's client, as dataclasses; see `emacs.messages` for the rules of all messages.
+"""The daemon client's messages over EPC, as dataclasses; see `emacs.messages` for the rules of all messages.
 
-Every call by Emacs may carry `:request S`; it is answered by exactly one `daemon-reply` with the same S, after all
-other messages that it causes.  Ids of sessions, turns, tools, permissions, options and models are opaque strings, the
-same for the same thing also after a reload or in another process.  All texts are sanitised; a text above its limit is
-cut, with the number of the missing characters as `...-more`, and `daemon-fetch` asks for the whole.
+Emacs's calls may carry `:request S`; each is answered by exactly one `daemon-reply` with the same S, after all other
+messages that it causes.  Ids of sessions, turns, tools, permissions, options and models are opaque strings, the same
+for the same object after a reload or in another process.  All texts are sanitised; a text above its limit is cut, with
+the number of missing characters as `...-more`, and `daemon-fetch` requests all of it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ INPUT, OUTPUT, OLD, NEW, DIFF = "input", "output", "old", "new", "diff"
 
 @frozen
 class Connect:
-    """`daemon-connect`: use the daemon at `url`, None for that of the environment, for the workspace `root`.
+    """`daemon-connect`: use the daemon at `url`, default from the environment, for the workspace `root`.
 
-    Its token is looked up in the files `sources`, in the format of netrc; `token` is one that only Emacs can look up.
+    Its token is looked up in the files `sources`, in netrc format; `token` is one that only Emacs could look up.
     """
 
     url: str | None = field(repr=False)
@@ -58,7 +58,7 @@ class Disconnect:
 
 @frozen
 class Open:
-    """`daemon-open`: open a session, new or the shared one, for `root`, None for that of the connection."""
+    """`daemon-open`: open a session, new or shared, for `root`, default the connection's."""
 
     root: str | None
     scope: Annotated[str, Words("new", SHARED)] = "new"
@@ -66,14 +66,14 @@ class Open:
 
 @frozen
 class ListSessions:
-    """`daemon-list`: list the sessions of the workspace; answered by `daemon-sessions`."""
+    """`daemon-list`: list the workspace's sessions; answered by `daemon-sessions`."""
 
 
 @frozen
 class Load:
     """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew.
 
-    `shown` are the turns without a good end that Emacs shows: what the daemon no longer has of them is sent again.
+    `shown` are the turns without a good end that Emacs shows: any part of them that the daemon lacks is sent again.
     """
 
     session: str
@@ -119,7 +119,7 @@ Part = TextPart | ImagePart | LinkPart
 
 @frozen
 class Prompt:
-    """`daemon-prompt`: send a prompt of these parts."""
+    """`daemon-prompt`: send these parts as a prompt."""
 
     session: str
     parts: tuple[Part, ...]
@@ -127,7 +127,7 @@ class Prompt:
 
 @frozen
 class Cancel:
-    """`daemon-cancel`: end the running turn.  The next prompt in the queue begins."""
+    """`daemon-cancel`: end the running turn.  The next prompt in the queue starts."""
 
     session: str
 
@@ -152,10 +152,10 @@ class SetMode:
 class Answer:
     """`daemon-answer`: choose `option` for `permission`, None to dismiss it.
 
-    `answers` has for each question, in order, the chosen answers.  `revision` is that of the tool that was shown, see
-    `ToolChange`; an option that allows another revision is refused.  `text` is what the user has made of the tool's
-    first change, which Emacs puts into the file once the tool has written it; the model is told of the difference.  Of
-    an approved plan it is the edited plan, and `comments` are those on it; the model reads both.
+    `answers` has for each question, in order, the chosen answers.  `revision` is the shown `ToolChange`'s; an option
+    that allows another revision is refused.  `text` is the user's version of the tool's first change, which Emacs
+    writes once the tool has written its own; the model is sent the difference.  For an approved plan it is the edited
+    plan, with the user's `comments`; the model reads both.
     """
 
     session: str
@@ -169,7 +169,7 @@ class Answer:
 
 @frozen
 class Fetch:
-    """`daemon-fetch`: ask for a whole text of `tool`.  `index`, from 0, chooses the diff for one of its sides."""
+    """`daemon-fetch`: request a whole text of `tool`.  `index`, from 0, chooses the diff whose side it is."""
 
     session: str
     tool: str
@@ -187,16 +187,16 @@ class RemovePrompt:
 
 @frozen
 class Fork:
-    """`daemon-fork`: fork `session` at its last turn; the reply names the new session, which has to be loaded."""
+    """`daemon-fork`: fork `session` at its last turn; the reply names the new session, to be loaded next."""
 
     session: str
 
 
 @frozen
 class Rewind:
-    """`daemon-rewind`: let `session` go on before the prompt of `turn`; files are left as they are.
+    """`daemon-rewind`: rewind `session` to before the prompt of `turn`; change no files.
 
-    The reply names a copy of the session as it was before, if there is one.
+    The reply names a copy of the session before the rewind, if there is one.
     """
 
     session: str
@@ -205,14 +205,14 @@ class Rewind:
 
 @frozen
 class AskCommands:
-    """`daemon-commands`: ask for the slash commands."""
+    """`daemon-commands`: request the slash commands."""
 
     session: str
 
 
 @frozen
 class AskUsage:
-    """`daemon-usage`: ask what fills the context window."""
+    """`daemon-usage`: request the report on the context window."""
 
     session: str
 
@@ -241,7 +241,7 @@ _METHODS: Mapping[type[Call], str] = {
     AskCommands: "commands",
     AskUsage: "usage",
 }
-"""The methods of calls, without their prefix, that `method_of` does not tell."""
+"""Methods of calls, without prefix, that `method_of` does not derive from the name."""
 
 _CALLS: Mapping[str, type[Call]] = {
     DAEMON_PREFIX + (_METHODS.get(cls) or method_of(cls)): cls for cls in get_args(Call)
@@ -261,7 +261,7 @@ def parse_call(call: DaemonCall, spool: Spool) -> Call:
 
 
 def request_of(call: DaemonCall) -> str | None:
-    """Return the id under which Emacs expects the answer to `call`; None if it expects none."""
+    """Return the id under which Emacs expects the answer to `call`, or None."""
     return call.values.optional_string(":request")
 
 
@@ -277,14 +277,14 @@ Writes = Annotated[str, Words("project", "user", "unknown")]
 
 @frozen
 class Change:
-    """One step of a conversation.  `turn` is the turn it belongs to, None for none."""
+    """One step of a conversation, in `turn` or, if None, outside of turns."""
 
     kind: ClassVar[str]
     turn: str | None
 
     @property
     def weight(self) -> int:
-        """About how many characters this takes in a frame."""
+        """Return the approximate number of characters this takes in a frame."""
         return 100
 
 
@@ -292,9 +292,9 @@ class Change:
 class TextChange(Change):
     """More text of `voice`, to be appended to its text in this turn.
 
-    `by`, for a user, is None if unknown; `time` is when a prompt began, in ms since the epoch.  `parent` is the tool of
-    the agent that speaks, None for the main conversation.  `background` marks a separate message of an agent in the
-    background, which may come after the end of the turn.
+    `by`, for a user, is None if unknown; `time` is the start of a prompt, in ms since the epoch.  `parent` is the tool
+    of the subagent that speaks, None for the main conversation.  `background` marks a separate message of a background
+    agent, which may come after the end of the turn.
     """
 
     kind = "text"
@@ -311,7 +311,7 @@ class TextChange(Change):
 
     @property
     def weight(self) -> int:
-        """Count the text, though a long one goes by file."""
+        """Count the text, though a long one travels in a file."""
         return 100 + len(self.text)
 
 
@@ -338,13 +338,12 @@ class FilePosition:
 
 @frozen
 class ToolChange(Change):
-    """The present state of a tool call, which replaces the one before.
+    """The present state of a tool call, which replaces the previous one.
 
-    `name` is the name of the tool, `title` one line about this call, `type` the daemon's word for the sort of tool.
-    `command` is the shell command, for a tool that runs one.  `started` and `ended` are in ms since the epoch; a call
-    that needed a permission started when it got it.  `revision` changes with the input or a text of the `diffs`, which
-    makes what was shown before outdated.  `diffs_more` and `places_more` count those that are left out because they are
-    too many or cannot be read; None for 0.
+    `name` is the tool's name, `title` one line about this call, `type` the daemon's word for the sort of tool.
+    `command` is the shell command, if any.  `started` and `ended` are in ms since the epoch; a call that needed a
+    permission started with the permission.  `revision` changes with the input or a text of the `diffs`, which outdates
+    earlier views.  `diffs_more` and `places_more` count the omitted, either unreadable or too many; None for 0.
     """
 
     kind = "tool"
@@ -382,7 +381,7 @@ class PlanStep:
 
 @frozen
 class PlanChange(Change):
-    """The whole plan, which replaces the one before."""
+    """The whole plan, which replaces the previous one."""
 
     kind = "plan"
     steps: tuple[PlanStep, ...]
@@ -395,7 +394,7 @@ class PlanChange(Change):
 
 @frozen
 class UsageChange(Change):
-    """The cost of one answer of the model in tokens, None if unknown; `cached` are those of `input` from a cache."""
+    """The cost of one model answer in tokens, None if unknown; `cached` is the part of `input` from a cache."""
 
     kind = "usage"
     input: int | None
@@ -407,8 +406,8 @@ class UsageChange(Change):
 class EndChange(Change):
     """The end of the turn.  `text` is the reason for `failed`.
 
-    `removed` is a turn that was removed from the queue and never began, and `lost` one of a queue that daemon or agent
-    took along when it ended, both with the prompt in one line as `text`; `other` has the daemon's word as `text`.
+    A `removed` turn was removed from the queue and never began; a `lost` one was queued when daemon or agent ended;
+    both have the prompt in one line as `text`.  `other` has the daemon's word as `text`.
     """
 
     kind = "end"
@@ -420,10 +419,10 @@ class EndChange(Change):
 class NoteChange(Change):
     """A remark between the texts.
 
-    `text` is, for `unsupported`, the name of an event that cannot be shown; for `injected`, what was put into the
-    running turn; for `suggestion`, a prompt that might come next; for `setting`, the name of a setting that was
-    rewritten on the daemon's machine; for `model-failed`, why the model was not changed; for `truncated`, the number of
-    earlier events that are left out; for `rewound`, the number of turns that are still part of the session.
+    `text` is, for `unsupported`, the name of an event that cannot be shown; for `injected`, the text put into the
+    running turn; for `suggestion`, a possible next prompt; for `setting`, the name of a setting rewritten on the
+    daemon's machine; for `model-failed`, why the model was not changed; for `truncated`, the number of earlier events
+    left out; for `rewound`, the number of turns that are still part of the session.
     """
 
     kind = "note"
@@ -440,10 +439,10 @@ class NoteChange(Change):
 class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
-    `unreachable` is tried again, `refused` is not, and `text` says what to do; while `connected`, `text` is what is
-    waited for.  `host` is host and port; `workspace` is
-    a path on that host, and files, MCP servers, skills and credentials are those of that host (spec A6).  `local` says
-    that the daemon was started from here; another one may be anywhere, as loopback can be a tunnel.
+    `unreachable` is retried, `refused` is not, and `text` says what to do; while `connected`, `text` names the thing
+    waited for.  `host` is host and port; `workspace` is a path there, and files, MCP servers, skills and credentials
+    are those of that host (spec A6).  `local` means started from here; another daemon may be anywhere, as loopback can
+    be a tunnel.
     """
 
     state: Annotated[str, Words("off", "starting", "connecting", "connected", "unreachable", "refused")]
@@ -455,7 +454,7 @@ class DaemonState(Notification):
 
 @frozen
 class ListedSession:
-    """A session of the workspace; `updated` in ms since the epoch, `busy` while a turn is running."""
+    """A session of the workspace; `updated` is in ms since the epoch, `busy` while a turn is running."""
 
     id: str
     title: str
@@ -473,7 +472,7 @@ class DaemonSessions(Notification):
 
 @frozen
 class Queued:
-    """A prompt that waits for its turn; `by` as for a `TextChange`."""
+    """A queued prompt; `by` as for a `TextChange`."""
 
     turn: str
     text: str
@@ -484,10 +483,10 @@ class Queued:
 class SessionInfo(Notification):
     """`daemon-session`: the state of an open session, after a change.
 
-    `waiting` means for an answer to a permission; `disconnected`, that the stream broke and will be resumed; `closed`,
-    that a client ended the session or this one left it; `dead`, that its agent or the daemon is gone.  `daemon-load`
-    brings it back from the last two.  `text` is the reason.  `turn` is the running one.  `used` of `size` tokens of the
-    context window are in use.  `model` is the name of the model, `mode` the id of the approval mode.
+    `waiting`: a permission needs an answer; `disconnected`: the stream broke and will be resumed; `closed`: a client
+    ended the session or this one left it; `dead`: its agent or the daemon is gone.  `daemon-load` revives the last two.
+    `text` is the reason.  `turn` is the running one.  `used` of `size` tokens of the context window are in use.
+    `model` is the name of the model, `mode` the id of the approval mode.
     """
 
     method = "daemon-session"
@@ -517,7 +516,7 @@ class Choice:
 class SessionChoices(Notification):
     """`daemon-choices`: the models and approval modes of a session.
 
-    `model_writes` is what a change of the model rewrites on the daemon's machine, as for an `Option`.
+    `model_writes` names the settings that a model change rewrites on the daemon's machine, as for an `Option`.
     """
 
     method = "daemon-choices"
@@ -538,9 +537,9 @@ class Turns(Notification):
 
 @frozen
 class Reset(Notification):
-    """`daemon-reset`: forget what was shown of a session: the next `batches` messages `daemon-turn` show it anew.
+    """`daemon-reset`: clear the chat: the next `batches` messages `daemon-turn` show the session anew.
 
-    Forget permissions too; those that are still open follow again.  `text` is the reason, None if the user asked.
+    Clear permissions too; open ones follow again.  `text` is the reason, None if the user asked.
     """
 
     method = "daemon-reset"
@@ -553,10 +552,10 @@ class Reset(Notification):
 class Option:
     """A possible answer to a permission.
 
-    `allows` says that it lets the tool run, or may.  `writes` is what it changes on the daemon's machine, so that it
-    outlives the session: None for nothing, `project` for the workspace's settings, `user` for the user's settings,
-    `unknown` for an option of a sort that this client does not know; it lasts if `lasting` says so.  `mode` is the
-    approval mode after a plan that it approves, where that is known; `before` is the one before the plan.
+    If `allows`, the tool runs, or may.  `writes` is the setting that it changes on the daemon's machine: None for none,
+    `project` for the workspace's settings, `user` for the user's, `unknown` for an unknown sort of option.  An option
+    outlives its call if `lasting`.  `mode` is the approval mode after a plan that it approves, if known; `before` is
+    the one before the plan.
     """
 
     id: str
@@ -569,7 +568,7 @@ class Option:
 
 @frozen
 class OfferedPlan:
-    """A plan that waits for approval, and the file `path` in which it is kept then."""
+    """A plan that needs approval, and the file `path` that an approved one is saved in."""
 
     path: str
     text: Text = field(repr=False)
@@ -579,10 +578,10 @@ class OfferedPlan:
 class Permission(Notification):
     """`daemon-permission`: a tool waits for the user, or no longer does.
 
-    `held` means that the connection is lost; the permission will be `open` or `closed` again.  `by` has answered a
-    closed one, `nobody` if the turn ended before, None if unknown; `label` is the chosen option.  `tool` is the call
-    that waits, sent before; None if the daemon did not say.  With `questions` it is a form, with a `plan` that is to be
-    approved.  `message` is the daemon's warning or reason, beside the input of the tool.
+    `held` means that the connection is lost; the permission will be `open` or `closed` again.  `by` answered a closed
+    one, `nobody` if the turn ended first, None if unknown; `label` is the chosen option.  `tool` is the waiting call,
+    sent before; None if the daemon did not name it.  With `questions` it is a form, with a `plan` a plan to approve.
+    `message` is the daemon's warning or reason, beside the input of the tool.
     """
 
     method = "daemon-permission"
@@ -602,7 +601,7 @@ class Permission(Notification):
 
 @frozen
 class ToolText(Notification):
-    """`daemon-text`: a whole text of a tool, the answer to `daemon-fetch`."""
+    """`daemon-text`: a whole text of a tool; answers `daemon-fetch`."""
 
     method = "daemon-text"
     session: str
@@ -623,7 +622,7 @@ class SlashCommand:
 
 @frozen
 class SlashCommands(Notification):
-    """`daemon-commands`: the slash commands of a session, which replace those before."""
+    """`daemon-commands`: the slash commands of a session, which replace earlier ones."""
 
     method = "daemon-commands"
     session: str
@@ -632,7 +631,7 @@ class SlashCommands(Notification):
 
 @frozen
 class ContextUsageReport(Notification):
-    """`daemon-usage`: what fills the context window, the daemon's own text in Markdown."""
+    """`daemon-usage`: the context window's content, the daemon's own report in Markdown."""
 
     method = "daemon-usage"
     session: str
@@ -643,9 +642,9 @@ class ContextUsageReport(Notification):
 class Reply(Notification):
     """`daemon-reply`: the call with `request` has been carried out, or `error` says why not.
 
-    `problem` is the sort of the error, for a program: `busy` may be tried again later; the object of the call is
-    `gone`; a setting or the daemon `refused`; `unsure`: the connection broke, and the call may have been carried out (a
-    prompt shows if it was).  `session` and `turn` are the results.
+    `problem` is the sort of the error, for a program: `busy` may be retried later; the object of the call is `gone`; a
+    setting or the daemon `refused`; `unsure`: the connection broke, and the call may have been carried out (a prompt
+    shows if it was).  `session` and `turn` are the results.
     """
 
     method = "daemon-reply"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every name and shape of the daemon's wire that is in use, once; as seen on 0.24.4 unless a docstring says otherwise.
+"""Every name and shape in use of the daemon's wire; as seen on 0.24.4 unless a docstring says otherwise.
 
-What the daemon says more is ignored, and whatever it may leave out is optional: a newer daemon must not break this.
-Times are milliseconds since the epoch.  Strings are as the daemon sent them, control characters and lone surrogates
-included: `sanitize` comes before anything is shown.
+Unknown members are ignored, and those the daemon may omit are optional, as a newer daemon must not break this. Times
+are milliseconds since the epoch.  Strings are as the daemon sent them, with control characters and lone surrogates: use
+`sanitize` before display.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qwen_companion.frozen import frozen
 _log = logging.getLogger(__name__)
 
 PROTOCOL = "v1"
-"""The member of `protocolVersions.supported` that this client speaks."""
+"""The entry of `protocolVersions.supported` for this client."""
 
 ENVELOPE_VERSION = 1
 """`v` of `/capabilities` and of every event."""
@@ -53,10 +53,10 @@ REQUIRED_FEATURES = frozenset(
 """Features that a chat needs."""
 
 SNAPSHOT_FEATURE = "slow_client_warning"
-"""The feature that tells that the event stream knows the parameters `snapshot` and `maxQueued`."""
+"""The feature that the event stream has the parameters `snapshot` and `maxQueued`."""
 
 MID_TURN_FEATURE = "session_mid_turn_message_mutation"
-"""The feature that a message can be given to the model during its turn, and taken back before the model reads it."""
+"""The feature that a message can be sent to the model during its turn, and withdrawn before the model reads it."""
 
 BRANCH_FEATURE = "session_branch"
 """The feature that a session can be forked."""
@@ -65,13 +65,13 @@ REWIND_FEATURE = "session_rewind"
 """The feature that a session can be rewound."""
 
 KEPT_REWIND_POINTS = 100
-"""With so many points the daemon has forgotten the first ones, and rewinds to another turn than asked for (0.24.4)."""
+"""From this many points on, the daemon has forgotten the first ones and rewinds to a wrong turn (0.24.4)."""
 
 PROVIDERS_FEATURE = "workspace_providers"
-"""The feature that the daemon tells which of the models in its settings take images."""
+"""The feature that the daemon reports which models in its settings accept images."""
 
 MID_TURN_CHARACTERS = 16 * 1024
-"""How long such a message may be (0.24.4)."""
+"""Longest such message in characters (0.24.4)."""
 
 Json = dict[str, Any]
 
@@ -80,10 +80,10 @@ W = TypeVar("W", bound="Wire")
 
 
 class Wire(BaseModel):
-    """An object on the wire.  Names in camel case there.
+    """An object on the wire, where names are in camel case.
 
-    Members that are not known are ignored.  One that is null, or optional and of an unknown shape, counts as absent, so
-    that a newer daemon spoils no more than it must.
+    Unknown members are ignored.  A member that is null, or optional and of an unknown shape, counts as absent, so that
+    a newer daemon breaks as little as possible.
     """
 
     model_config = ConfigDict(
@@ -112,7 +112,7 @@ class Wire(BaseModel):
 
 
 class Usage(Wire):
-    """Tokens of one answer of the model."""
+    """Tokens of one model answer."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -120,7 +120,7 @@ class Usage(Wire):
 
 
 class QuestionOption(Wire):
-    """One answer that is offered to a question."""
+    """A choice for a question."""
 
     label: str
     description: str | None = None
@@ -146,16 +146,15 @@ class Meta(Wire):
     """The useful part of the `_meta` of an update; the rest must not leave this process."""
 
     source: str | None = None
-    """`bridge-echo` for the echo of a prompt, `background_task_completed` and `background_notification...` for what is
-    said of what runs beside the turns, `mid_turn_message_injected` for what was put into a turn, where that is read
-    from the disk."""
+    """`bridge-echo` for the echo of a prompt, `background_task_completed` and `background_notification...` for reports
+    about background work, `mid_turn_message_injected` for a text put into a turn, in a session read from disk."""
     background_task: BackgroundTask | None = None
     prompt_id: str | None = None
-    """The prompt this belongs to, where the envelope does not say so: in a session that was read from the disk."""
+    """The prompt this belongs to, where the envelope does not say so: in a session read from disk."""
     timestamp: float | None = None
-    """When it was said, in ms since the epoch, in such a session."""
+    """Its time, in ms since the epoch, in such a session."""
     qwen_discrete_message: bool = False
-    """A whole message that belongs to no turn."""
+    """Whether it is a whole message outside of all turns."""
     parent_tool_call_id: str | None = None
     """The tool call of the agent that caused this; None for the main conversation."""
     tool_name: str | None = None
@@ -169,7 +168,7 @@ class Meta(Wire):
 
 
 class Content(Wire):
-    """A piece of a message.  `text` is its text for `type` `text`, `uri` what one of `type` `resource_link` is about.
+    """A piece of a message.  `text` is the text of `type` `text`, `uri` the target of `type` `resource_link`.
 
     Other types have members that are not read.
     """
@@ -199,8 +198,8 @@ class ToolContent(Wire):
 class ToolFields(Wire):
     """A report about a tool call, complete or partial.
 
-    An update names only what changed, and even the status may be missing.  `model_fields_set` tells what was named;
-    the rest must be kept from before.
+    An update has only changed fields, maybe not even the status.  `model_fields_set` names them; the others keep their
+    values.
     """
 
     tool_call_id: str
@@ -218,7 +217,7 @@ class ToolFields(Wire):
 
 
 class PermissionOption(Wire):
-    """One possible answer.  The ids differ from tool to tool and must be taken as they come.
+    """A possible answer.  Ids differ from tool to tool and are opaque.
 
     The event calls the text `name`, `/status` calls it `label`.
     """
@@ -238,13 +237,13 @@ class PermissionOutcome(Wire):
 
 
 class CommandInput(Wire):
-    """The argument that may follow the name of a slash command."""
+    """The argument of a slash command."""
 
     hint: str = ""
 
 
 class CommandMeta(Wire):
-    """Where a slash command works; `acp` is by the daemon."""
+    """The environments in which a slash command works; `acp` is the daemon."""
 
     supported_modes: tuple[str, ...] | None = None
 
@@ -259,7 +258,7 @@ class Command(Wire):
 
     @property
     def works_here(self) -> bool:
-        """Whether it works without a terminal; an older daemon does not say, and lists no others."""
+        """Whether it works without a terminal; an older daemon does not say, and lists only such commands."""
         modes = None if self.meta is None else self.meta.supported_modes
         return modes is None or "acp" in modes
 
@@ -275,13 +274,13 @@ class PlanEntry(Wire):
 
 
 class Payload(Wire):
-    """The fields of one kind of event.  `KIND` is its `type`, or for `session_update` the kind of update."""
+    """The fields of one kind of event; `KIND` is its `type`, for `session_update` the kind of update."""
 
     KIND: ClassVar[str]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Name the kind as the class."""
+        """Derive the kind from the class's name."""
         cls.KIND = to_snake(cls.__name__)
 
 
@@ -290,18 +289,18 @@ class Update(Payload):
 
 
 class _MessageChunk(Update):
-    """A piece of a message, to be joined to the piece before."""
+    """A piece of a message, to be joined to the previous one."""
 
     content: Content
     meta: Meta | None = Field(None, alias="_meta")
 
 
 class UserMessageChunk(_MessageChunk):
-    """A prompt, as it is echoed to all clients, whoever sent it.  May come before the answer to the POST."""
+    """A prompt, echoed to all clients including its sender.  May come before the answer to the POST."""
 
 
 class AgentMessageChunk(_MessageChunk):
-    """Words of the model.  With an empty text it carries the usage of the answer, in `meta`."""
+    """Text of the model.  With an empty text it carries the answer's usage, in `meta`."""
 
 
 class AgentThoughtChunk(_MessageChunk):
@@ -309,7 +308,7 @@ class AgentThoughtChunk(_MessageChunk):
 
 
 class ToolCall(ToolFields, Update):
-    """A tool call begins; its title and its input come later."""
+    """A tool call begins; its title and input come later."""
 
 
 class ToolCallUpdate(ToolFields, Update):
@@ -317,20 +316,20 @@ class ToolCallUpdate(ToolFields, Update):
 
 
 class Plan(Update):
-    """The whole plan, in place of the one before."""
+    """The whole plan, which replaces the previous one."""
 
     entries: tuple[PlanEntry, ...]
 
 
 class UsageUpdate(Update):
-    """How full the context window is: `used` of `size` tokens."""
+    """The context window: `used` of `size` tokens."""
 
     used: int
     size: int
 
 
 class AvailableCommandsUpdate(Update):
-    """All slash commands, in place of those before."""
+    """All slash commands, which replace earlier ones."""
 
     available_commands: tuple[Command, ...]
 
@@ -348,7 +347,7 @@ class SessionInfoUpdate(Update):
 
 
 class PermissionRequest(Payload):
-    """The daemon waits for an answer; one at a time per session, even where tools run in parallel."""
+    """The daemon needs an answer; one at a time per session, even if tools run in parallel."""
 
     request_id: str
     tool_call: ToolFields
@@ -364,14 +363,14 @@ class PermissionResolved(Payload):
 
 
 class PermissionAlreadyResolved(Payload):
-    """Somebody's answer came too late; `outcome` is the one that counts."""
+    """A client's answer came too late; `outcome` is the valid one."""
 
     request_id: str
     outcome: PermissionOutcome
 
 
 class TurnComplete(Payload):
-    """The turn of `prompt_id` has ended, be it the running one or one that was removed from the queue."""
+    """The turn of `prompt_id` has ended, whether it was running or was removed from the queue."""
 
     prompt_id: str | None = None
     stop_reason: str | None = None
@@ -386,10 +385,10 @@ class TurnError(Payload):
 
 
 class PromptCancelled(Payload):
-    """Somebody cancelled.  Comes without a prompt in the envelope when nothing ran."""
+    """A client cancelled.  Without a prompt in the envelope, nothing was running."""
 
     reason: str | None = None
-    """`forward_failed` where nobody did: the turn fails, by itself or with its agent."""
+    """`forward_failed` if no client cancelled: the turn fails, by itself or with its agent."""
 
 
 class PendingPromptAdded(Payload):
@@ -406,7 +405,7 @@ class PendingPromptStarted(Payload):
 
 
 class PendingPromptCompleted(Payload):
-    """A prompt of the queue is done; `state` is `removed` for one that was taken back."""
+    """A queued prompt is done; `state` is `removed` for a withdrawn one."""
 
     prompt_id: str
     state: str | None = None
@@ -417,11 +416,11 @@ class MidTurnMessageInjected(Payload):
 
     messages: tuple[str, ...] = ()
     message_ids: tuple[str, ...] = ()
-    """By which they were told as prompts that wait."""
+    """Ids under which these messages were queued."""
 
 
 class FollowupSuggestion(Payload):
-    """A next prompt the model proposes."""
+    """A next prompt that the model proposes."""
 
     suggestion: str
 
@@ -439,7 +438,7 @@ class ModelSwitchFailed(Payload):
 
 
 class SettingsChanged(Payload):
-    """A setting in the user's file has been rewritten.  Its value may be private and is not read."""
+    """A setting in the user's file was rewritten.  Its value may be private and is not read."""
 
     key: str
 
@@ -451,24 +450,24 @@ class ApprovalModeChanged(Payload):
 
 
 class SessionMetadataUpdated(Payload):
-    """The session has another name."""
+    """The session was renamed."""
 
     display_name: str | None = None
 
 
 class SessionSnapshot(Payload):
-    """Where the session stands as a stream begins.  Has no id."""
+    """The state of the session at the start of a stream.  Has no id."""
 
     current_model_id: str | None = None
     current_approval_mode: str | None = None
 
 
 class ReplayComplete(Payload):
-    """All that was missed has been sent; what follows is live.  Has no id."""
+    """All missed events were sent; the next ones are live.  Has no id."""
 
 
 class StateResyncRequired(Payload):
-    """Missed events are lost.  Has no id; the stream goes on after it.
+    """Missed events are lost.  Has no id; the stream continues.
 
     `reason` is `ring_evicted` or `epoch_reset`.
     """
@@ -477,15 +476,15 @@ class StateResyncRequired(Payload):
 
 
 class HistoryTruncated(Payload):
-    """A load does not tell how the session began: `truncated_events` are left out, more than the daemon keeps."""
+    """A load lacks the start of the session: `truncated_events` above the daemon's limit are left out."""
 
     truncated_events: int = 0
 
 
 class SessionRewound(Payload):
-    """The session goes on after its first `target_turn_index` turns, and files were put back to their contents then.
+    """The session was rewound to its first `target_turn_index` turns, and its files to their contents then.
 
-    A load still tells all turns, and then this.
+    A load still has all turns, and then this event.
     """
 
     target_turn_index: int
@@ -502,13 +501,13 @@ class SessionDied(Payload):
 
 
 class BackgroundNotificationTurnComplete(Payload):
-    """A background agent has reported; no turn of ours ends by it."""
+    """A background agent has reported; ends no turn of ours."""
 
 
 class Unknown(Payload):
-    """An event of a kind, or in a shape, that is not known here.
+    """An event with an unknown kind or shape.
 
-    Its content is not kept; what becomes of `kind` is said in the table of events (spec A4, A5).
+    Its content is dropped; the table of events handles `kind` (spec A4, A5).
     """
 
     kind: str
@@ -518,7 +517,7 @@ _SESSION_UPDATE = "session_update"
 
 
 def _kinds(base: type[Payload]) -> dict[str, type[Payload]]:
-    """Return the classes of payloads that derive from `base` and no other kind, by their kinds."""
+    """Return the classes of payloads that derive from `base` directly, by kind."""
     return {cls.KIND: cls for cls in base.__subclasses__() if cls is not Unknown and not cls.__subclasses__()}
 
 
@@ -527,7 +526,7 @@ _EVENTS = _kinds(Payload)
 
 
 class Envelope(Wire):
-    """One event.  `id` counts up within an epoch; an event about the stream itself has none."""
+    """One event.  `id` increases within an epoch; an event about the stream itself has none."""
 
     v: Literal[1]
     type: str
@@ -551,7 +550,7 @@ class Envelope(Wire):
 def _read_payload(fields: Mapping[str, object]) -> Payload:
     """Return the parsed event `fields`.
 
-    A session update lies in `data.update`, in a transcript it is `data` itself.
+    A session update is in `data.update`; in a transcript `data` is the update.
     """
     kind, data = fields.get("type"), _object(fields.get("data"))
     known = _EVENTS
@@ -572,16 +571,16 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def _places(error: ValidationError) -> str:
-    """Return the places and kinds of the problems in `error`, without any value."""
+    """Return where in a value the problems in `error` are, and their types, but no value."""
     return ", ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors(include_input=False))
 
 
 def parse_frame(text: str) -> Envelope:
     """Return the event in the data `text` of one frame.
 
-    :raises ProtocolViolationError: when there is none; its text never quotes `text`
+    :raises ProtocolViolationError: when it is invalid; the message never quotes `text`
     """
-    # Not pydantic's own parser: it refuses lone surrogates, and the daemon sends them.
+    # Not pydantic's own parser: it rejects lone surrogates, which the daemon sends.
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -592,7 +591,7 @@ def parse_frame(text: str) -> Envelope:
 def parse(model: type[W], value: object, what: str) -> W:
     """Return `value`, parsed JSON, as a `model`.
 
-    :raises ProtocolViolationError: naming `what` and where, never a value
+    :raises ProtocolViolationError: naming `what` and the invalid members, never a value
     """
     try:
         return model.model_validate(value)
@@ -601,7 +600,7 @@ def parse(model: type[W], value: object, what: str) -> W:
 
 
 def _read_events(value: object) -> object:
-    """Return the events in `value`, a list; those that cannot be read are left out, as in a stream."""
+    """Return the readable events of the list `value`; omit the others, as in a stream."""
     events: list[Envelope] = []
     for item in cast("list[object]", value) if isinstance(value, list) else ():
         try:
@@ -616,10 +615,10 @@ def _read_events(value: object) -> object:
 
 @frozen
 class Cursor:
-    """How far a stream has been read: up to `event_id` in the `epoch` in which it was counted.
+    """The position in a stream: up to `event_id`, counted in `epoch`.
 
-    Both are needed: after a restart of the daemon an id without its epoch replays from the wrong place, silently.  An
-    empty `epoch` is that of a daemon that does not know epochs.
+    Both are needed: after a restart of the daemon an id without its epoch silently replays from the wrong place.  A
+    daemon without epochs has an empty `epoch`.
     """
 
     event_id: int
@@ -650,7 +649,7 @@ class Capabilities(Wire):
 
 
 class SessionReply(Wire):
-    """POST /session: a session this client now takes part in, under `client_id`."""
+    """POST /session: a session that this client joined as `client_id`."""
 
     session_id: str
     client_id: str | None = None
@@ -668,9 +667,9 @@ Events = Annotated[tuple[Envelope, ...], BeforeValidator(_read_events)]
 
 
 class LoadReply(SessionReply):
-    """POST /session/:id/load: all that is known of a session.
+    """POST /session/:id/load: the whole session.
 
-    First `compacted_replay`, in which chunks are joined and ids go up and down, then `live_journal`, the running turn.
+    First `compacted_replay`, with joined chunks and unordered ids, then `live_journal`, the running turn.
     """
 
     compacted_replay: Events = ()
@@ -681,18 +680,18 @@ class LoadReply(SessionReply):
 
     @property
     def cursor(self) -> Cursor:
-        """Where a stream has to begin so that nothing is missing and nothing comes twice."""
+        """The position at which a stream neither misses nor repeats an event."""
         return Cursor(self.last_event_id, self.event_epoch)
 
 
 class PromptReply(Wire):
-    """POST /session/:id/prompt: the prompt is taken; its turn ends by an event that names `prompt_id`."""
+    """POST /session/:id/prompt: the prompt was accepted; an event with `prompt_id` ends its turn."""
 
     prompt_id: str
 
 
 class PendingAction(Wire):
-    """The intended action of a tool that asks for permission."""
+    """The action for which a tool needs permission."""
 
     type: str | None = None
     title: str | None = None
@@ -702,7 +701,7 @@ class PendingAction(Wire):
 
 
 class PendingInteraction(Wire):
-    """A permission, or a form, that waits for an answer."""
+    """A permission, or a form, that needs an answer."""
 
     request_id: str
     title: str | None = None
@@ -738,7 +737,7 @@ class SessionsReply(Wire):
 
 
 class ModelInfo(Wire):
-    """A model that can be chosen."""
+    """An available model."""
 
     model_id: str
     name: str | None = None
@@ -746,7 +745,7 @@ class ModelInfo(Wire):
 
 
 class Models(Wire):
-    """The model in use and those that can be chosen."""
+    """The model in use and the available ones."""
 
     current_model_id: str | None = None
     available_models: tuple[ModelInfo, ...] = ()
@@ -761,7 +760,7 @@ class Mode(Wire):
 
 
 class Modes(Wire):
-    """The approval mode in use and those that can be chosen."""
+    """The approval mode in use and the available ones."""
 
     current_mode_id: str | None = None
     available_modes: tuple[Mode, ...] = ()
@@ -781,13 +780,13 @@ class ContextReply(Wire):
 
 
 class Modalities(Wire):
-    """Kinds of input of a model besides text."""
+    """The kinds of input besides text that a model accepts."""
 
     image: bool = False
 
 
 class ProviderModel(Wire):
-    """A model of the daemon's settings; `modalities` are None where they are unknown."""
+    """A model in the daemon's settings; `modalities` is None if unknown."""
 
     model_id: str
     name: str | None = None
@@ -801,7 +800,7 @@ class Provider(Wire):
 
 
 class ProvidersReply(Wire):
-    """GET /workspace/providers.  A model set by the environment or by name only is not in it (0.24.4)."""
+    """GET /workspace/providers.  Lacks a model set by the environment or only by name (0.24.4)."""
 
     providers: tuple[Provider, ...] = ()
 
@@ -819,9 +818,9 @@ class CommandsReply(Wire):
 
 
 def milliseconds(time: str | None) -> int | None:
-    """Return `time`, in ISO 8601, in ms since the epoch; None for any other text."""
+    """Return `time`, in ISO 8601, in ms since the epoch, or None for any other text."""
     with suppress(ValueError):
-        # Python 3.10 does not know Z.
+        # Python 3.10 does not parse the suffix Z.
         return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
     return None
 
@@ -834,13 +833,13 @@ class RewindPoint(Wire):
 
 
 class RewindPointsReply(Wire):
-    """GET /session/:id/rewind/snapshots, the oldest first; turns that were rewound have none."""
+    """GET /session/:id/rewind/snapshots, oldest first; rewound turns have none."""
 
     snapshots: tuple[RewindPoint, ...] = ()
 
 
 class RemovedReply(Wire):
-    """DELETE /session/:id/pending-prompts/:promptId; `removed` is false for one that runs or is not there."""
+    """DELETE /session/:id/pending-prompts/:promptId; not `removed` if it already runs or is not there."""
 
     removed: bool = False
 
@@ -879,7 +878,7 @@ class ImageBlock:
 
 
 FILE_SCHEME = "file://"
-"""The prefix of a link to a file.  The daemon takes the rest for the name as it is, and decodes nothing (0.24.4)."""
+"""The prefix of a link to a file.  The daemon uses the rest literally, without decoding (0.24.4)."""
 
 
 @frozen

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notes that a model reads beside the prompts, and the one that the user has changed an edit before allowing it."""
+"""Notes that a model reads beside the prompts, such as the user's change to an edit before allowing it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from qwen_companion.daemon.models import FILE_SCHEME, MID_TURN_CHARACTERS, LinkB
 from qwen_companion.domain import NEWS_UNITS
 
 _DIFFERENCE_CHARACTERS = MID_TURN_CHARACTERS - 2048
-"""How much of a difference is told; names of files and our own words need the rest."""
+"""Longest part of a difference that is sent, in characters; names of files and our own words need the rest."""
 
 _NOT_APPLIED = "My change to your edit, of which I told you last, is not applied: another client answered in my place."
-"""Follows a note that the model has read and that does not hold."""
+"""Follows a note that the model has read but that no longer holds."""
 
 
 _BEGIN, _END = "<editor-note>\n", "\n</editor-note>\n\n"
@@ -26,18 +26,18 @@ _NOTES = re.compile(f"(?:{_BEGIN}.*?{_END})+", re.DOTALL)
 
 
 def marked(note: str) -> str:
-    """Return `note` so that `without_notes` finds it before a prompt; none of its lines may be the end of one."""
+    """Return `note` so that `without_notes` finds it before a prompt; no line of it may equal the end mark."""
     return f"{_BEGIN}{note}{_END}"
 
 
 def without_notes(prompt: str) -> str:
-    """Return what the user has written of `prompt`, as it was sent."""
+    """Return the user's part of `prompt`, as it was sent."""
     notes = _NOTES.match(prompt)
     return prompt if notes is None else prompt[notes.end() :]
 
 
 class Notes:
-    """The notes for the model of one session; what it cannot be told now is held for the next prompt."""
+    """The notes for one session's model; a note that cannot be sent now is held for the next prompt."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Notes:
         session_id: str,
         news: Callable[[Sequence[str]], Awaitable[Callable[[int], str | None] | None]],
     ) -> None:
-        """`news` returns what goes along with a prompt that has links to some files, see `Conversation`."""
+        """`news` returns text to send with a prompt that has links to some files, see `Conversation`."""
         self._client = client
         self._session_id = session_id
         self._news = news
@@ -59,11 +59,11 @@ class Notes:
         return [TextBlock(marked(note)) for note in self._held]
 
     def drop(self, count: int) -> None:
-        """Note that the first `count` of the held notes were sent."""
+        """Drop the first `count` held notes, which were sent."""
         del self._held[:count]
 
     async def tell(self, note: str) -> str | None:
-        """Tell the model `note` during its turn, and return the id of the message; else hold the note."""
+        """Send the model `note` during its turn and return the message's id; outside of a turn hold the note."""
         message = None
         with suppress(DaemonError):
             message = await self._client.send_mid_turn(self._session_id, note)
@@ -72,7 +72,7 @@ class Notes:
         return message
 
     async def take_back(self, note: str, message: str | None) -> None:
-        """Tell the model nothing of `note`, which went out as `message`, or say that it does not hold."""
+        """Withdraw `note`, sent as `message`; if the model has read it, hold a correction."""
         if message is None:
             self._held.remove(note)
             return
@@ -83,9 +83,9 @@ class Notes:
 
 
 def review_note(path: str, proposed: str, wanted: str) -> str | None:
-    """Return the words of the user about `wanted`, put into the file `path` after the tool has written `proposed`.
+    """Return the user's words about `wanted`, put into the file `path` after the tool has written `proposed`.
 
-    None when both are the same, but for the ends of their lines.
+    None when the two differ at most in line ends.
     """
     before, after = _lines(proposed), _lines(wanted)
     if before == after:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The sessions of a daemon: listing, opening, forking and leaving them."""
+"""The sessions of a daemon: list, open, fork and leave them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from qwen_companion.daemon.sanitize import line
 from qwen_companion.local_ids import local_id
 
 LEAVE_S = 2.0
-"""How long leaving the sessions may take, in seconds."""
+"""Seconds that leaving the sessions may take."""
 
 
 class OpenSessions:
-    """The sessions that are open in Emacs, and the ids of those that are known to it."""
+    """The sessions that are open in Emacs, and the ids that Emacs knows."""
 
     def __init__(self, shared: Shared) -> None:
-        """Begin with no session."""
         self._shared = shared
         self._conversations: dict[str, Conversation] = {}
         self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
 
     async def leave(self, lost: bool) -> None:
-        """Leave all sessions; do not say so to Emacs if the daemon was `lost`."""
+        """Leave all sessions; do not inform Emacs if the daemon was `lost`."""
         conversations, self._conversations = list(self._conversations.values()), {}
         self._session_ids.clear()
-        # The daemon need not hear of it: whether it does must not hold up anything.
+        # Informing the daemon is optional and must not delay anything.
         with anyio.move_on_after(LEAVE_S):
             async with anyio.create_task_group() as leaving:
                 for conversation in conversations:
                     leaving.start_soon(_leave_session, conversation, lost)
 
     async def list(self, daemon: UsedDaemon) -> None:
-        """Tell Emacs the sessions of the workspace."""
+        """Send Emacs the sessions of the workspace."""
         found = await daemon.client.list_sessions(daemon.workspace)
         for item in found:
             name = local_id("session", item.session_id)
@@ -74,11 +73,11 @@ class OpenSessions:
     async def load(self, daemon: UsedDaemon, call: messages.Load) -> str:
         """Open the session that `call` names; return its id in Emacs.
 
-        :raises GoneError: when the daemon does not have it
+        :raises GoneError: when the daemon does not know it
         """
         session_id = self._session_ids.get(call.session)
         if session_id is None:
-            # Known to an Emacs whose backend was another process then.
+            # The Emacs may know the session from an earlier backend process.
             await self.list(daemon)
             session_id = self._session_ids.get(call.session)
         if session_id is None:
@@ -94,7 +93,7 @@ class OpenSessions:
         return name
 
     async def rewind(self, daemon: UsedDaemon, session: str, turn: str) -> str | None:
-        """Rewind `session` to before the prompt of `turn`; return Emacs's id of a copy as it was, None for none.
+        """Rewind `session` to before the prompt of `turn`; return Emacs's id of a copy from before, or None.
 
         :raises BusyError: when a turn runs
         :raises GoneError: when it cannot be rewound that far
@@ -122,7 +121,7 @@ class OpenSessions:
         return name
 
     async def close(self, daemon: DaemonConnection, session: str, *, end: bool) -> None:
-        """Leave `session`; `end` ends it for all."""
+        """Leave `session`; `end` ends it for all clients."""
         if end and session not in self._conversations and session in self._session_ids:
             await daemon.used.client.close(self._session_ids[session])
             return
@@ -134,7 +133,7 @@ class OpenSessions:
     def conversation(self, session: str) -> Conversation:
         """Return the conversation of an open session.
 
-        :raises GoneError: for one that is not open
+        :raises GoneError: when it is not open
         """
         conversation = self._conversations.get(session)
         if conversation is None:
@@ -143,6 +142,6 @@ class OpenSessions:
 
 
 async def _leave_session(conversation: Conversation, lost: bool) -> None:
-    """Leave the session of `conversation`; do not say so to Emacs if the daemon was `lost`."""
+    """Leave the session of `conversation`; do not inform Emacs if the daemon was `lost`."""
     with suppress(DaemonError):
         await (conversation.detach() if lost else conversation.close(end=False))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Gather messages to Emacs for a moment, so that a stream of words becomes a few messages.
 
-For one session the order is kept; between sessions there is none to keep.
+Only messages of one session keep their order.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from qwen_companion.errors import EmacsGoneError, EmacsUnavailableError
 _log = logging.getLogger(__name__)
 
 GATHER_S = 0.04
-"""How long is gathered, in seconds."""
+"""Seconds to gather."""
 
 BATCH_WEIGHT = 32 * 1024
-"""About how many characters one message holds; a text that is too long for a message goes by file."""
+"""Approximate size of a message in characters; a text too long for a message travels in a file."""
 
 BATCH_CHANGES = 16
-"""How many changes one message holds: more would keep Emacs from the keys for over 5 ms in a long conversation."""
+"""Most changes in a message: more would block Emacs for over 5 ms in a long conversation."""
 
 
 @dataclass
 class _Run:
-    """Changes of one session with nothing else of it in between."""
+    """Consecutive changes of one session."""
 
     session: str
     changes: list[Change] = field(default_factory=list[Change])
@@ -44,7 +44,7 @@ class Outbox:
     def __init__(
         self, send: Callable[[Notification], Awaitable[None]], pause: Callable[[float], Awaitable[None]] = anyio.sleep
     ) -> None:
-        """`send` gives a message to Emacs and waits for its answer; `pause` waits for some seconds."""
+        """`send` sends a message to Emacs and waits for its answer; `pause` waits for some seconds."""
         self._send = send
         self._pause = pause
         self._items: list[Notification | _Run] = []
@@ -52,7 +52,7 @@ class Outbox:
         self._filled = anyio.Event()
 
     def change(self, session: str, change: Change) -> None:
-        """Tell `change`, a step of the conversation of `session`."""
+        """Queue `change`, a step of the conversation of `session`."""
         run = self._open.get(session)
         if run is None:
             run = self._open[session] = _Run(session)
@@ -61,9 +61,9 @@ class Outbox:
         self._filled.set()
 
     def tell(self, message: Notification) -> None:
-        """Tell `message`, after all changes before it."""
+        """Queue `message`, after all changes before it."""
         if isinstance(message, SessionInfo):
-            # Only the newest counts.
+            # Only the newest one matters.
             self._items = [
                 item for item in self._items if not (isinstance(item, SessionInfo) and item.session == message.session)
             ]
@@ -72,14 +72,14 @@ class Outbox:
         self._filled.set()
 
     def reset(self, session: str, changes: Iterable[Change], text: str | None) -> None:
-        """Tell `changes` as all there is of `session`, because of `text`."""
+        """Queue `changes` as the whole of `session`, because of `text`."""
         self._items = [item for item in self._items if not (isinstance(item, _Run) and item.session == session)]
         batches = list(_batches(session, _joined(changes)))
         self.tell(Reset(session, len(batches), text))
         self._items += batches
 
     def take(self) -> list[Notification]:
-        """Return all that there is to be told, as messages."""
+        """Remove and return all queued messages."""
         items, self._items = self._items, []
         self._open.clear()
         self._filled = anyio.Event()
@@ -92,7 +92,7 @@ class Outbox:
         return messages
 
     async def run(self) -> None:
-        """Send messages until cancelled or Emacs has gone.  A slow Emacs gets fewer and larger ones."""
+        """Send messages until cancelled or Emacs is gone.  A slow Emacs gets fewer and larger ones."""
         while True:
             await self._filled.wait()
             await self._pause(GATHER_S)
@@ -107,7 +107,7 @@ class Outbox:
 
 
 def _joined(changes: Iterable[Change]) -> list[Change]:
-    """Return `changes` with adjacent texts joined, and of each tool only its last state, at its first place."""
+    """Return `changes` with adjacent texts joined and, of each tool, the last state at its first position."""
     result: list[Change] = []
     pieces: list[str] = []
     tools: dict[str, int] = {}
@@ -136,7 +136,7 @@ def _joined(changes: Iterable[Change]) -> list[Change]:
 
 
 def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
-    """Return `changes` in batches that a frame can hold, and that Emacs shows in a moment."""
+    """Split `changes` into batches that fit in a frame and that Emacs shows in a moment."""
     batch: list[Change] = []
     weight = 0
     for change in chain.from_iterable(map(_pieces, changes)):
@@ -150,7 +150,7 @@ def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
 
 
 def _pieces(change: Change) -> Iterable[Change]:
-    """Return `change`, a long text that goes on in parts."""
+    """Return `change`, a long text in parts."""
     if not isinstance(change, TextChange) or change.background or change.weight <= BATCH_WEIGHT:
         return [change]
     size = BATCH_WEIGHT // 2

@@ -14,7 +14,7 @@ from qwen_companion.frozen import frozen
 from qwen_companion.local_ids import local_id
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
-"""The author of an answer: this client, another one, or nobody, where the turn ended first."""
+"""The author of an answer: this client, another one, or nobody if the turn ended first."""
 
 OPEN, HELD, CLOSED = "open", "held", "closed"
 
@@ -26,7 +26,7 @@ OPTION_WRITES: Mapping[str, str | None] = {
 }
 """Settings that an answer writes on the daemon's machine, by the option's id, as seen on 0.24.4.
 
-Ids are only looked up here: which options there are is the daemon's word.
+Only for lookup: the daemon decides which options there are.
 """
 
 _MODES_AFTER_PLAN: Mapping[str, str] = {
@@ -46,8 +46,8 @@ _TEXT_CHARACTERS = 2000
 class Vote:
     """An answer in the daemon's words; `option_id` None dismisses the question.
 
-    `answers` are those to the questions of a form, by their keys; several to one question are joined by commas.
-    `allowed` is the tool, as Emacs calls it, that may run then.
+    `answers` are those to a form's questions, by key; several to one question are joined by commas.  `allowed` is
+    Emacs's id of the tool that may then run.
     """
 
     request_id: str
@@ -58,7 +58,7 @@ class Vote:
 
 @dataclass
 class _Pending:
-    """A pending permission.  `told` is its last report to Emacs, unless it is not `shown` yet."""
+    """A pending permission.  `told` is its newest report, sent to Emacs once it is `shown`."""
 
     told: Permission
     option_ids: Mapping[str, str]
@@ -67,10 +67,10 @@ class _Pending:
 
 
 class Permissions:
-    """The permissions of one session."""
+    """One session's permissions."""
 
     def __init__(self, session: str) -> None:
-        """`session` is the name Emacs has for it."""
+        """`session` is Emacs's id."""
         self._session = session
         self._pending: dict[str, _Pending] = {}
         self._closed: set[str] = set()
@@ -82,11 +82,11 @@ class Permissions:
 
     @property
     def shown(self) -> bool:
-        """Whether Emacs was told of any of them."""
+        """Whether Emacs was sent any of them."""
         return any(item.shown for item in self._pending.values())
 
     def knows(self, request_id: str) -> bool:
-        """Return whether it has been asked or answered."""
+        """Return whether it is pending or closed."""
         return request_id in self._pending or request_id in self._closed
 
     def ask(
@@ -98,9 +98,9 @@ class Permissions:
         message: str = "",
         plan: str | None = None,
     ) -> None:
-        """Add a permission that the daemon waits for because of `tool`, with its `message`; `show` tells Emacs.
+        """Add a permission that the daemon needs for `tool`, with its `message`; `show` sends it to Emacs.
 
-        With `plan`, that is to be approved.
+        With a `plan`, it asks to approve that.
         """
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
@@ -114,7 +114,7 @@ class Permissions:
                 message=_short(reveal(message)) or None,
                 options=tuple(_option(identifier, option, plan) for identifier, option in offered.items()),
                 questions=tuple(map(_question, questions)),
-                # Where it is kept is known where the project is.
+                # The project's directory, which is known elsewhere, determines the file.
                 plan=None if plan is None else OfferedPlan("", exact(plan)),
             ),
             {identifier: option.option_id for identifier, option in offered.items()},
@@ -122,7 +122,7 @@ class Permissions:
         )
 
     def show(self) -> Iterator[Permission]:
-        """Yield the open permissions that Emacs was not told of."""
+        """Yield the open permissions that Emacs was not sent."""
         for pending in self._pending.values():
             if not pending.shown or pending.told.state != OPEN:
                 pending.shown = True
@@ -139,7 +139,7 @@ class Permissions:
     def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
         """Close a permission that was answered `by` somebody with `option_id`, or is void.
 
-        Yield it, unless Emacs was never told of it; its plan is in it if that was approved.
+        Yield it, if Emacs was sent it, with its plan if that was approved.
         """
         self._closed.add(request_id)
         pending = self._pending.pop(request_id, None)
@@ -151,7 +151,7 @@ class Permissions:
         yield replace(pending.told, state=CLOSED, by=by, label=label, options=(), questions=(), plan=plan)
 
     def allowed(self, request_id: str, option_id: str | None) -> str | None:
-        """Return Emacs's name of the tool that may run once `request_id` is answered with `option_id`, or None."""
+        """Return Emacs's id of the tool that may run once `request_id` is answered with `option_id`, or None."""
         pending = self._pending.get(request_id)
         if pending is None:
             return None
@@ -159,7 +159,7 @@ class Permissions:
         return pending.told.tool if allows else None
 
     def vote(self, permission: str, option: str | None, answers: tuple[tuple[str, ...], ...]) -> Vote | None:
-        """Return the answer `option` to `permission`, by Emacs's names; None when either is gone."""
+        """Return the answer `option` to `permission`, by Emacs's ids; None when either is gone."""
         for request_id, pending in self._pending.items():
             if pending.told.permission != permission:
                 continue
@@ -179,7 +179,7 @@ def _option(identifier: str, option: models.PermissionOption, plan: str | None) 
     return Option(
         id=identifier,
         label=line(reveal(option.name or option.label or option.option_id)),
-        # One of a sort that is not known may do anything.
+        # An unknown sort of option may do anything.
         allows=kind not in _REJECTS,
         lasting=lasting,
         writes=None if kind in _ONCE else OPTION_WRITES.get(option.option_id, "unknown"),

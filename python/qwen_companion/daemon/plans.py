@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The plans of one session: what the model reads with one that is approved, and keeping that as a file."""
+"""One session's plans: the text that the model reads with an approved plan, and the file that it is saved in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Plan:
-    """A plan that waits for approval; `edited` is what the user has made of it."""
+    """A plan that needs approval; `edited` is the user's version."""
 
     path: str
     text: str
@@ -33,22 +33,22 @@ class _Plan:
 
 
 class Plans:
-    """See the top of this file."""
+    """Plans that need approval, and saving the approved ones."""
 
     def __init__(self, path_at: Callable[[int], str], tasks: Tasks) -> None:
-        """`path_at` names the file for a plan of a time in ms since the epoch; `tasks` write it."""
+        """`path_at` returns the file for a plan from a time in ms since the epoch; `tasks` write it."""
         self._path_at = path_at
         self._tasks = tasks
         self._plans: dict[str, _Plan] = {}
 
     def located(self, report: Output) -> Output | Permission:
-        """Return `report` as Emacs is told: with the file of an open plan.  Keep a plan that was approved."""
+        """Return `report` with the file of an open plan added; save an approved plan."""
         if not isinstance(report, Permission):
             return report
         if report.state == CLOSED:
             plan = self._plans.pop(report.permission, None)
             if plan is not None and report.plan is not None:
-                # Another client has approved it as it was.
+                # Another client approved it unchanged.
                 text = plan.edited if plan.edited is not None and report.by == ME else plan.text
                 self._tasks.start(self._keep, plan.path, text)
             return replace(report, plan=None)
@@ -64,11 +64,11 @@ class Plans:
             _log.warning("the approved plan cannot be kept: %s", error.strerror)
 
     def note(self, call: Answer) -> str | None:
-        """Return what the model reads with the plan that the answer `call` approves; None for nothing.
+        """Return the text that the model reads with the plan approved by the answer `call`, or None.
 
-        Write the file that it is told to read, if there is one: not for the event loop.
+        Writes the plan's file, which that text refers to.  Blocks on disk I/O; never call it on the event loop.
 
-        :raises SettingsError: when that cannot be written
+        :raises SettingsError: when the file cannot be written
         """
         plan = self._plans.get(call.permission)
         if plan is None:
@@ -84,7 +84,7 @@ class Plans:
         return words
 
     def take_back(self, permission: str) -> None:
-        """Forget what `note` was told: the plan was not approved.  Not for the event loop."""
+        """Undo `note`, as the plan was not approved.  Blocks on disk I/O; never call it on the event loop."""
         plan = self._plans.get(permission)
         if plan is not None:
             plan.edited = None

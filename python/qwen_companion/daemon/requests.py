@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Requests to one daemon over HTTP: every refusal is an error of `errors`, every answer a type of `models`.
+"""HTTP requests to one daemon: each refusal is an exception of `errors`, each answer a type of `models`.
 
-Nothing is ever asked twice by itself: a prompt that was sent may run even if its answer was lost.
+Requests are never repeated automatically: a prompt may run even if its answer was lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 
 REQUEST_S = 30.0
-"""How long an answer may take, in seconds."""
+"""Seconds an answer may take."""
 
 _KEEPALIVE_S = 4.0
-"""How long an idle connection is kept: less than the 5 s after which the daemon closes it."""
+"""Seconds an idle connection is kept: less than the 5 after which the daemon closes it."""
 
 MAX_EVENT_BYTES = 24 * 1024 * 1024
-"""Largest event that is read.  One of 9.9 MB was seen on 0.24.4; the limit of httpx2 would be 1 MB."""
+"""Largest event to read.  One of 9.9 MB was seen on 0.24.4; httpx2's default limit is 1 MB."""
 
 _CLIENT_HEADER = "X-Qwen-Client-Id"
 _EPOCH_HEADER = "X-Qwen-Event-Epoch"
@@ -40,7 +40,7 @@ _SECONDS = re.compile(r"[0-9]{1,9}")
 
 @frozen
 class EventSource:
-    """An open event stream: the `epoch` of its ids, and the `data` of its events, one JSON text each."""
+    """An open event stream: the `epoch` of its ids, and its events' `data`, each a JSON text."""
 
     epoch: str
     data: AsyncIterator[str]
@@ -50,13 +50,12 @@ class Requests:
     """Requests to the daemon at a URL.  Must be closed."""
 
     def __init__(self, url: str, token: str | None, client_id: Callable[[str], str | None]) -> None:
-        """Prepare to ask the daemon at `url`; `client_id` returns our id in a session.
+        """Prepare requests to `url`; `client_id` returns our id in a session.
 
         :raises SettingsError: for a token that no header can carry
-        :raises UnsafeUrlError: for a URL that cannot be asked
+        :raises UnsafeUrlError: for an unusable URL
         """
         self.url = clean_url(url)
-        """Holds nothing secret."""
         token = clean_token(token)
         self._has_token = token is not None
         self._client_id = client_id
@@ -65,7 +64,7 @@ class Requests:
                 base_url=self.url,
                 headers={"Authorization": f"Bearer {token}"} if token else None,
                 limits=httpx2.Limits(keepalive_expiry=_KEEPALIVE_S),
-                # The token goes to no proxy and to no other place than the one that was named.
+                # Never send the token to a proxy or, by a redirect, to another host.
                 trust_env=False,
                 follow_redirects=False,
             )
@@ -87,7 +86,7 @@ class Requests:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> W:
-        """Return the answer to one request, see `call`, as a `model`.
+        """Make a request, see `call`, and return its answer as a `model`.
 
         :raises ProtocolViolationError: for an answer of another shape
         """
@@ -108,14 +107,14 @@ class Requests:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> httpx2.Response:
-        """Return the answer to one request at `path`, below that of the session if there is one."""
+        """Make a request at `path`, below that of the session if there is one; return its answer."""
         headers = self._identity(session_id)
-        # Not `json=`: that fails on lone surrogates, which a buffer of Emacs may well have.
+        # Not `json=`, which fails on lone surrogates; a buffer in Emacs may have some.
         content = None if body is None else json.dumps(body).encode("ascii")
         if content is not None:
             headers["Content-Type"] = "application/json"
         try:
-            # The limit of httpx2 is for each read: an answer that drips would never end.
+            # httpx2 limits each read: an answer that drips would never end.
             with anyio.fail_after(limit_s):
                 response = await self._http.request(
                     method,
@@ -138,7 +137,7 @@ class Requests:
         return {} if client_id is None else {_CLIENT_HEADER: client_id}
 
     def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> errors.UnreachableError:
-        # Texts of httpx2 may quote headers.
+        # httpx2's messages may quote headers.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
             return errors.UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
         if isinstance(error, httpx2.TimeoutException):
@@ -149,7 +148,7 @@ class Requests:
         return errors.UnreachableError(f"The daemon at {self.url} took longer than {limit_s:g} s.", maybe_done=True)
 
     def _refusal(self, response: httpx2.Response) -> errors.DaemonError:
-        """Return the error that `response` stands for (all statuses but 3xx seen on 0.24.4)."""
+        """Return the error for `response` (all statuses but 3xx seen on 0.24.4)."""
         status = response.status_code
         body = read_object(response.content) or {}
         code = _word(body.get("code"))
@@ -182,14 +181,14 @@ class Requests:
     ) -> AsyncGenerator[EventSource]:
         """Yield the event stream of a session, from `cursor` on.
 
-        :raises UnreachableError: when `silence_s` seconds long not even a heartbeat comes
+        :raises UnreachableError: when not even a heartbeat comes for `silence_s` seconds
         :raises FrameTooLargeError: for an event that is too large
         """
         headers = {
             **self._identity(session_id),
             "Accept": "text/event-stream",
             "Last-Event-ID": str(cursor.event_id),
-            # Without it, a daemon that was restarted replays from the wrong place and does not say so.
+            # Without an epoch, a restarted daemon silently replays from the wrong place.
             _EPOCH_HEADER: cursor.epoch,
         }
         timeout = httpx2.Timeout(REQUEST_S, read=silence_s)
@@ -219,9 +218,9 @@ class Requests:
             raise self._too_slow(REQUEST_S) from None
 
     async def _data(self, source: httpx2.EventSource) -> AsyncGenerator[str]:
-        # Heartbeats are comments, which httpx2 keeps to itself; its `retry:` and an id alone are events without data.
-        # It splits lines at CR and LF only, as it must: the daemon sends U+2028, U+2029 and U+0085 as they are.  The id
-        # it gives is the last one seen and not that of the event, so the one in the JSON counts.
+        # Heartbeats are comments, which httpx2 drops; its `retry:` and an id alone are events without data.  It rightly
+        # splits lines at CR and LF only: the daemon sends U+2028, U+2029 and U+0085 unescaped.  It gives the last id
+        # seen instead of the event's, so use the one in the JSON.
         try:
             async for event in source:
                 if event.data:
@@ -247,7 +246,7 @@ def _is_of_type(response: httpx2.Response, name: str) -> bool:
 
 
 def _word(code: object) -> str | None:
-    """Return `code` if it is a plain word, which may be shown."""
+    """Return `code` if it is a plain word, safe to show."""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
 

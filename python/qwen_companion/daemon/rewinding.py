@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rewinding a conversation to before one of its prompts; files are left to the journal."""
+"""Rewind a conversation to before one of its prompts; the journal restores files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from qwen_companion.threads import in_thread
 NO_PROMPT = "This prompt is not part of the conversation any more."
 
 _EARLY_MS = 50
-"""How much earlier than its prompt a point may be stamped: both are of one clock, but rounded."""
+"""Most ms by which a point's time precedes its prompt's: both are of one clock, but rounded."""
 
 _HOOK_EARLY_MS = 1000
-"""How much later than in the recording a prompt may have been told of by a hook, which mostly comes first."""
+"""Most ms by which a hook reports a prompt after its recorded time; mostly it reports first."""
 
 
 @frozen
 class Rewound:
-    """The whole `prompt` before which a conversation goes on, and the `copy` of it as it was, None for none."""
+    """The whole `prompt` that the conversation was rewound to before, and the `copy` from before, or None."""
 
     prompt: str
     copy: str | None
@@ -44,7 +44,7 @@ def point_before(
     if len(points) >= models.KEPT_REWIND_POINTS:
         raise GoneError(f"Qwen Code cannot rewind a conversation of {models.KEPT_REWIND_POINTS} prompts or more.")
     times = sorted({other.time for other in prompts})
-    # Scripts prompt faster than that.
+    # Scripts may prompt faster than `_EARLY_MS`.
     begins = [time - min(_EARLY_MS, (time - before) / 2) for before, time in pairwise([-inf, *times])]
     place = times.index(prompt.time)
     for point in points:
@@ -55,7 +55,7 @@ def point_before(
 
 
 def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> PastPrompt:
-    """Return the one of `prompts` that begins with `words`, on one line, and that a hook told of at `start`, in ms.
+    """Return the one of `prompts` that begins with `words`, on one line, and that a hook reported at `start`, in ms.
 
     :raises GoneError: when there is none
     """
@@ -67,18 +67,18 @@ def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> Pas
 
 
 Find = Callable[[Sequence[PastPrompt]], PastPrompt]
-"""Chooses one of the prompts of a conversation, or raises GoneError."""
+"""Returns one of a conversation's prompts, or raises GoneError."""
 
 End = Callable[[], Awaitable[None]]
 """Ends a CLI."""
 
 
 async def rewind_recorded(address: DaemonAddress, directory: str, session_id: str, find: Find, end_cli: End) -> Rewound:
-    """Rewind a session that a CLI has recorded in `directory` to before the prompt that `find` chooses.
+    """Rewind a session that a CLI recorded in `directory` to before the prompt that `find` chooses.
 
-    The CLI that has it open is ended by `end_cli`, once the daemon at `address` is known to be able to do this.
+    `end_cli` ends the CLI that has it open, once the daemon at `address` is known to support this.
 
-    :raises DaemonError: when that fails; the conversation is then as it was
+    :raises DaemonError: when that fails; the conversation is then unchanged
     """
     async with _opened(address, directory, session_id, find, end_cli) as (client, prompts, prompt):
         copy = await copy_and_rewind(client, session_id, prompts, prompt)
@@ -89,7 +89,7 @@ async def rewind_recorded(address: DaemonAddress, directory: str, session_id: st
 async def fork_recorded(address: DaemonAddress, directory: str, session_id: str, find: Find) -> str:
     """Return a copy of a session recorded in `directory` that ends with the turn of the prompt that `find` chooses.
 
-    The session stays as it is, also while a CLI has it open; a daemon listens at `address`.
+    The session is unchanged, and a CLI may have it open; a daemon listens at `address`.
 
     :raises DaemonError: when that fails
     """
@@ -121,14 +121,14 @@ async def _opened(
 async def copy_and_rewind(
     client: DaemonClient, session_id: str, prompts: Sequence[PastPrompt], prompt: PastPrompt
 ) -> str | None:
-    """Rewind an open session to before `prompt`, one of `prompts`; return a copy of it as it was before, None for none.
+    """Rewind an open session to before `prompt`, one of `prompts`; return a copy from before, or None.
 
-    :raises DaemonError: when that fails; the conversation is then as it was
+    :raises DaemonError: when that fails; the conversation is then unchanged
     """
     point = point_before(await client.rewind_points(session_id), prompts, prompt)
     copy = None
     with suppress(DaemonError):
-        # A version that cannot do this, say.
+        # For example, the version cannot fork.
         copy = (await client.branch(session_id)).session_id
         await client.detach(copy)
     await client.rewind(session_id, point.prompt_id)

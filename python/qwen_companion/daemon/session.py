@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One session of the daemon as a state machine: takes the daemon's events, returns reports for Emacs.
+"""One session of the daemon as a state machine: daemon events in, reports for Emacs out.
 
-No I/O.  It can be built anew from a load at any moment; the chat in Emacs holds no state of its own.
+No I/O.  It can be rebuilt from a load at any moment; the chat in Emacs has no state of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DaemonSession:
         was_mine: Callable[[str], bool] = lambda _: False,
         interrupted: InterruptedTurns | None = None,
     ) -> None:
-        """`session_id` and `client_id`, which is ours, are the daemon's; `was_mine` knows those that were ours before.
+        """`session_id` and our `client_id` are the daemon's; `was_mine` tells whether a client id was ours before.
 
         `interrupted` are the turns that broke off before.
         """
@@ -47,11 +47,11 @@ class DaemonSession:
         self._epoch: str | None = None
         self._interrupted = interrupted or InterruptedTurns()
         self._queued: tuple[Queued, ...] = ()
-        """The prompts that waited before the load."""
+        """The prompts queued before the load."""
         self._begin_anew(())
 
     def _begin_anew(self, ended: Iterable[str]) -> None:
-        """Forget all that a load tells anew; the turns of the prompts `ended` are over."""
+        """Reset the state that a load rebuilds; the turns of the prompts `ended` are over."""
         self.turns = Turns(self.session_id, ended)
         self._events = SessionEvents(self.id, self.turns, self.facts, self._connection, self._is_me)
 
@@ -62,7 +62,7 @@ class DaemonSession:
 
     @property
     def info(self) -> SessionInfo:
-        """Where it stands."""
+        """The state of the session."""
         state, text = self._connection.trouble or (self._activity(), None)
         window = self.facts.window or (None, None)
         return SessionInfo(
@@ -70,7 +70,7 @@ class DaemonSession:
             state=state,
             text=text,
             turn=self.turns.current,
-            # As the daemon lists one that has not been given a title.
+            # The daemon lists an untitled session by its first words, too.
             title=self.facts.title or self._events.transcript.first_words,
             model=self.facts.model_name,
             mode=self.facts.mode,
@@ -89,12 +89,12 @@ class DaemonSession:
 
     @property
     def dead(self) -> bool:
-        """Whether nothing more comes before it is loaded again."""
+        """Whether no more events come before the next load."""
         return self._connection.end is not None
 
     @property
     def connected(self) -> bool:
-        """Whether all that happens is told at once."""
+        """Whether events arrive as they happen."""
         return self._connection.connected
 
     @property
@@ -109,25 +109,25 @@ class DaemonSession:
 
     @property
     def prompts(self) -> Sequence[PastPrompt]:
-        """The prompts since the session began, in order; those that were rewound too as long as the daemon lives."""
+        """The prompts since the session began, in order; includes rewound ones as long as the daemon lives."""
         return self._events.transcript.prompts
 
     def tool(self, tool: str) -> HeldTool | None:
-        """Return the tool Emacs calls `tool`; None for one that is not, or no longer, held."""
+        """Return the tool that Emacs calls `tool`, or None if it is not held (any more)."""
         return self._events.transcript.tools.get(tool)
 
     # --- Loads
 
     def snapshot(self) -> DaemonSession:
-        """Return a copy that what happens from now on does not change, to replay a load in a thread."""
+        """Return a copy, unaffected by later events, to replay a load in a thread."""
         again = copy(self)
         again.facts, again._connection, again.turns = copy(self.facts), copy(self._connection), copy(self.turns)
         return again
 
     def replayed(self, reply: models.LoadReply) -> tuple[DaemonSession, list[Output]]:
-        """Return the session built anew from `reply`, and all that was said in it; `loaded` completes both.
+        """Return the session rebuilt from `reply` and all its outputs; `loaded` completes both.
 
-        This session stays as it is, so that this can be done in a thread: it takes 0.1 s for each MB.
+        This session is unchanged, so call it in a thread: it takes 0.1 s for each MB.
         """
         again = self.snapshot()
         again._client_id = reply.client_id or self._client_id
@@ -141,7 +141,7 @@ class DaemonSession:
         return again, [*outputs, *again._events.transcript.flush()]
 
     def loaded(self, reply: models.LoadReply, outputs: Sequence[Output], why: str | None = None) -> list[Output]:
-        """Begin with `reply`, because of `why`; return `outputs` completed by the turns that broke off before."""
+        """Start from `reply`, because of `why`; return `outputs` completed by the interrupted turns."""
         outcomes = {
             local_id("turn", item.prompt_id): _TERMINALS.get(item.terminal or "", "failed")
             for item in reply.prompt_terminals
@@ -161,7 +161,7 @@ class DaemonSession:
         return completed
 
     def catch_up(self, before: DaemonSession, now: DaemonSession) -> None:
-        """Take what `now`, which this session replaces, has learnt since `before`, its snapshot at the load."""
+        """Copy the facts that `now`, replaced by this session, has learnt since `before`, its snapshot at the load."""
         self.facts.catch_up(before.facts, now.facts)
         running = now.turns.running
         if running and running != before.turns.running:
@@ -174,11 +174,11 @@ class DaemonSession:
         return "" if self._replaced(epoch) else self._interrupted.running or ""
 
     def _replaced(self, epoch: str) -> bool:
-        """Return whether daemon or agent was replaced: `epoch` is another one.  Else what ran and waited goes on."""
+        """Return whether `epoch` is new: daemon or agent was replaced, and running and queued turns are lost."""
         return self._epoch not in (None, epoch)
 
     def reloading(self) -> None:
-        """Note that a load has been asked for."""
+        """Record that a load was requested."""
         self._connection.reload()
 
     # --- What it is told
@@ -190,13 +190,13 @@ class DaemonSession:
         return outputs
 
     def left(self) -> list[Output]:
-        """Note that this client has left the session."""
+        """Record that this client has left the session."""
         outputs: list[Output] = list(self.permissions.hold())
         self._connection.end = "closed", "The session has been left."
         return outputs
 
     def take(self, item: StreamItem) -> list[Output]:
-        """Take one item of the stream; return what Emacs is told."""
+        """Handle one item of the stream; return the reports to Emacs."""
         match item:
             case Frame():
                 self.turns.replaying = item.replayed
@@ -219,9 +219,9 @@ class DaemonSession:
         return []
 
     def status(self, reply: models.StatusReply | None, asked_about: frozenset[str]) -> list[Output]:
-        """Take the daemon's status, None if it is unavailable; return what Emacs is told.
+        """Handle the daemon's status, None if unavailable; return the reports to Emacs.
 
-        `asked_about` is what `permissions.unanswered` was when it was asked: what came later it may not know.
+        `asked_about` is `permissions.unanswered` at the time of the request: the status may lack newer ones.
         """
         outputs: list[Output] = []
         if reply is not None:
@@ -235,5 +235,5 @@ class DaemonSession:
         return [*outputs, *self.permissions.show()]
 
     def answered_elsewhere(self, request_id: str) -> list[Output]:
-        """Note that our answer came too late."""
+        """Record that our answer came too late."""
         return list(self.permissions.close(request_id, OTHER))

@@ -17,43 +17,43 @@ from qwen_companion.local_ids import local_id
 from qwen_companion.threads import in_thread
 
 _MODEL_WRITES = "user"
-"""The settings that a change of the model writes there: the user's."""
+"""The settings there that a change of the model rewrites: the user's."""
 
 
 class SessionQueries:
-    """Questions about one session.  All errors are `DaemonError`s."""
+    """Queries about one session.  Its methods raise `DaemonError`s."""
 
     def __init__(self, client: DaemonClient, outbox: Outbox, session: Callable[[], DaemonSession]) -> None:
-        """`session` returns the session as it was built by its last load."""
+        """`session` returns the session of the last load."""
         self._client = client
         self._outbox = outbox
         self._session = session
 
     async def choices(self) -> SessionChoices:
-        """Return the models and modes to choose from, and note those in use."""
+        """Return the available models and modes, and record those in use."""
         session = self._session()
         state = (await self._client.context(session.session_id)).state
         self._session().facts.choose(state)
         return _choices(session.id, state)
 
     async def check_images(self) -> None:
-        """Check that the model takes images, as far as is known.
+        """Check that the model accepts images, as far as is known.
 
-        :raises UnsupportedError: when it takes none
+        :raises UnsupportedError: when it accepts none
         """
-        # Else the daemon puts "[image: image/png]" in the place of the image, and tells nobody (0.24.4).
+        # Without this check the daemon silently replaces the image by "[image: image/png]" (0.24.4).
         model = await self._client.model_in_use(self._session().session_id)
         if model is not None and model.modalities is not None and not model.modalities.image:
             raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
 
     async def fetch(self, tool: str, part: str, index: int) -> None:
-        """Tell a whole text of `tool`."""
+        """Send a whole text of `tool`."""
         while True:
             held = self._session().tool(tool)
             revision = None if held is None else held.revision
             # Sanitising 10 MB would block the event loop.
             text = None if held is None else await in_thread(held.text, part, index)
-            # Emacs must not take it for a text of a later revision, which may be on its way by now.
+            # Emacs must not mistake it for a text of a later revision, which may be on its way by now.
             now = self._session().tool(tool)
             if revision == (None if now is None else now.revision):
                 break
@@ -62,12 +62,12 @@ class SessionQueries:
         self._outbox.tell(ToolText(self._session().id, tool, part, index, text))
 
     async def commands(self) -> None:
-        """Tell the slash commands."""
+        """Send the slash commands."""
         reply = await self._client.supported_commands(self._session().session_id)
         self._outbox.tell(slash_commands(self._session().id, reply.available_commands))
 
     async def usage(self) -> None:
-        """Tell what fills the context window."""
+        """Send the report on the context window."""
         reply = await self._client.context_usage(self._session().session_id)
         if not reply.formatted_text:
             raise UnsupportedError("The daemon does not say what fills the context window.")

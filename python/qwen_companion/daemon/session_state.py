@@ -11,7 +11,7 @@ from qwen_companion.daemon.sanitize import line
 from qwen_companion.local_ids import local_id
 
 _ANSWERED = ("title", "clients", "model", "model_names", "mode")
-"""Facts that answers to our questions tell, beside events."""
+"""Facts that come with the daemon's answers, beside events."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class SessionFacts:
 
     @property
     def model_name(self) -> str | None:
-        """The name of the model in use, as the user is shown it."""
+        """The displayed name of the model in use."""
         return None if self.model is None else self.model_names.get(self.model, line(self.model))
 
     def model_id(self, identifier: str) -> str | None:
@@ -42,13 +42,13 @@ class SessionFacts:
         self.title = line(title) if title else self.title
 
     def choose(self, state: models.ContextState) -> None:
-        """Take the available models and modes, and which are in use."""
+        """Set the available models and modes, and those in use."""
         self.model_names = {item.model_id: line(item.name or item.model_id) for item in state.models.available_models}
         self.model = state.models.current_model_id or self.model
         self.mode = state.modes.current_mode_id or self.mode
 
     def take(self, payload: models.Payload) -> None:
-        """Take the facts in the `payload` of an event."""
+        """Apply the `payload` of an event."""
         match payload:
             case models.UsageUpdate():
                 self.window = payload.used, payload.size
@@ -69,7 +69,7 @@ class SessionFacts:
                 pass
 
     def catch_up(self, before: SessionFacts, now: SessionFacts) -> None:
-        """Take the answers by which `now` differs from `before`."""
+        """Copy the answered facts in which `now` differs from `before`."""
         for name in _ANSWERED:
             if getattr(now, name) != getattr(before, name):
                 setattr(self, name, getattr(now, name))
@@ -79,8 +79,8 @@ class SessionFacts:
 class Connection:
     """Whether a session's events arrive.
 
-    `end` are the state and text of a session that gets no more events before it is loaded again; `why` is the reason
-    of a lost connection.
+    `end` are the state and text of a session without events until the next load; `why` is the reason of a lost
+    connection.
     """
 
     connected: bool = False
@@ -90,7 +90,7 @@ class Connection:
 
     @property
     def trouble(self) -> tuple[str, str | None] | None:
-        """The state that Emacs is told, and its text, where events do not arrive; else None."""
+        """The state and text for Emacs when events do not arrive, else None."""
         if self.end is not None:
             return self.end
         if self.loading:
@@ -98,18 +98,18 @@ class Connection:
         return None if self.connected else ("disconnected", self.why)
 
     def lose(self, why: str) -> None:
-        """Note that the connection is lost, because of `why`."""
+        """Record that the connection is lost, because of `why`."""
         self.connected, self.why = False, why
 
     def reload(self) -> None:
-        """Note that a load has been asked for."""
+        """Record that a load was requested."""
         self.connected, self.loading, self.end = False, True, None
 
     def loaded(self) -> None:
-        """Note that the session lives, even if its history has an end in it."""
+        """Record that the session lives, even if its history contains an end."""
         self.loading, self.end, self.why = False, None, None
 
     def finish(self, state: str, text: str) -> None:
-        """Note that no more events come, and that Emacs is told `state` with `text`."""
+        """Record that no more events come; Emacs gets `state` and `text`."""
         self.connected = self.loading = False
         self.end = state, text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The events of one session, in order, none twice and none missing."""
+"""The events of one session, in order, without repeats or gaps."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from qwen_companion.tasks import Tasks
 _log = logging.getLogger(__name__)
 
 SILENCE_S = 45.0
-"""After how long without a byte a connection counts as dead: three heartbeats (one every 15 s on 0.24.4)."""
+"""Seconds without a byte after which a connection is dead: three heartbeats (one every 15 s on 0.24.4)."""
 
 FRAME_TOO_LARGE = "frame_too_large"
-"""Why a session has to be loaded again after an event that is larger than can be read."""
+"""The reason for a reload after an event above the size limit."""
 
 _SHORTEST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 15.0
 _LONGEST_ORDERED_WAIT_S = 300.0
-"""The longest `Retry-After` that is honoured to the end."""
+"""Longest `Retry-After` that is honoured in full, in seconds."""
 
 
 @frozen
 class Connected:
-    """The daemon answers.  Up to `ReplayDone` come events that were missed."""
+    """The daemon answers.  Missed events come before `ReplayDone`."""
 
 
 @frozen
 class Frame:
-    """An event; `replayed` is true for one that was missed and may be long past."""
+    """An event; a `replayed` one was missed and may be long past."""
 
     envelope: Envelope
     replayed: bool
@@ -54,12 +54,12 @@ class Frame:
 
 @frozen
 class ReplayDone:
-    """The end of the replay: from here on, events are live."""
+    """The end of the replay: later events are live."""
 
 
 @frozen
 class Disconnected:
-    """No connection, because of `reason`, a text for the user; the next try comes in `retry_in_s` seconds."""
+    """The connection is lost because of `reason`, a text for the user; the next try is in `retry_in_s` seconds."""
 
     reason: str
     retry_in_s: float
@@ -69,8 +69,8 @@ class Disconnected:
 class Resync:
     """Missed events are lost; the last item.
 
-    The session has to be loaded, and a new stream opened at the cursor of the answer.  `reason` is the daemon's word
-    (`ring_evicted` or `epoch_reset`), or `FRAME_TOO_LARGE`.
+    Load the session, and open a new stream at the cursor of the reply.  `reason` is the daemon's word (`ring_evicted`
+    or `epoch_reset`), or `FRAME_TOO_LARGE`.
     """
 
     reason: str
@@ -80,7 +80,7 @@ class Resync:
 class Ended:
     """The last item: the stream ended for good, because of `error`.
 
-    After a NotFoundError the session can be loaded again; the others need the user.
+    After a NotFoundError the session can be reloaded; after others only by the user.
     """
 
     error: DaemonError
@@ -90,32 +90,32 @@ StreamItem = Connected | Frame | ReplayDone | Disconnected | Resync | Ended
 
 
 class Backoff:
-    """How long to wait before the next try: longer each time, and not the same for all clients."""
+    """The wait before the next try: longer each time, and random, to spread the clients."""
 
     def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
-        """`draw` chooses a number between two others."""
+        """`draw` returns a random number between two others."""
         self._draw = draw
         self._tries = 0
 
     def reset(self) -> None:
-        """Begin with short waits again: the last try went well."""
+        """Start with short waits again, after a successful try."""
         self._tries = 0
 
     def next(self, ordered_s: float = 0.0) -> float:
-        """Return the seconds to wait now; no less than `ordered_s`, which the daemon asked for."""
+        """Return the seconds to wait now, at least the `ordered_s` that the daemon requested."""
         self._tries += 1
         most = min(_LONGEST_WAIT_S, _SHORTEST_WAIT_S * 2.0 ** min(self._tries, 10))
         return max(self._draw(_SHORTEST_WAIT_S, most), min(ordered_s, _LONGEST_ORDERED_WAIT_S))
 
 
 class EventStream:
-    """The events of one session from a cursor on, over as many connections as it takes.
+    """One session's events from a cursor on, over as many connections as needed.
 
-    To be used as `async with EventStream(...) as stream: async for item in stream`.  Ends with `Resync` or `Ended`.
+    Use as `async with EventStream(...) as stream: async for item in stream`.  Ends with `Resync` or `Ended`.
 
-    Each time first `Connected`, then what was missed, `ReplayDone`, what happens, and at last `Disconnected`.  The next
-    connection is made when the last event has been taken, so nothing comes twice and nothing is missing, whatever the
-    speed of the caller.
+    Each connection yields `Connected`, missed events, `ReplayDone`, live events, and at last `Disconnected`.  The next
+    connection is made when the caller has received the last event, so none is repeated or lost, however slow the
+    caller.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EventStream:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         silence_s: float = SILENCE_S,
     ) -> None:
-        """`backoff` may be shared by the streams of a session that follow each other."""
+        """`backoff` may be shared by a session's successive streams."""
         self._client = client
         self._session_id = session_id
         self._cursor = cursor
@@ -179,7 +179,7 @@ class EventStream:
             return Resync(FRAME_TOO_LARGE)
         if isinstance(error, BusyError):
             return Disconnected(str(error), self._backoff.next(error.retry_after_s))
-        # In place of the daemon, a proxy or a portal may answer for a while.
+        # A proxy or a portal may temporarily answer in the daemon's place.
         if isinstance(error, UnreachableError | ServerFailedError | ProtocolViolationError):
             return Disconnected(str(error), self._backoff.next())
         return Ended(error)
@@ -200,7 +200,7 @@ class EventStream:
                 replaying = replaying and not isinstance(item, ReplayDone)
 
     def _take(self, text: str, epoch: str, replaying: bool) -> StreamItem | None:
-        """Return the item for the event `text`, or None if there is none.  Moves the cursor."""
+        """Return the item for the event `text`, or None if there is none.  Advances the cursor."""
         try:
             envelope = parse_frame(text)
         except ProtocolViolationError as error:
@@ -214,13 +214,13 @@ class EventStream:
             if envelope.id <= self._cursor.event_id:
                 return None
             self._cursor = Cursor(envelope.id, epoch)
-            # Not for the others, which each connection begins with: one that breaks after them is no better.
+            # Not after the events that start each connection: one that breaks after them is no better than none.
             self._backoff.reset()
         return Frame(envelope, replaying)
 
 
 class _Reader:
-    """One task that does nothing but queue what a connection sends: the daemon cuts off who reads slowly."""
+    """One task that only queues a connection's texts, as the daemon cuts off slow readers."""
 
     def __init__(self, source: EventSource, tasks: Tasks) -> None:
         self._queue, self._texts = anyio.create_memory_object_stream[str](math.inf)
@@ -236,7 +236,7 @@ class _Reader:
                 self._error = error
 
     async def next(self) -> str | None:
-        """Return the next text; None at the end, or what broke the connection is raised."""
+        """Return the next text, or None at the end; raise the error that broke the connection."""
         try:
             return await self._texts.receive()
         except anyio.EndOfStream:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs a daemon for as long as its standard input is open: `python -I supervisor.py PROGRAM ARGUMENT...`.
+"""Run a daemon while standard input is open: `python -I supervisor.py PROGRAM ARGUMENT...`.
 
-Whoever started it holds the other end of that pipe and cannot take it along into death: when the owner ends, is killed
-or loses its Emacs, the pipe closes and the daemon is told to end, then made to.  This works on Linux and macOS alike.
-On Linux the daemon is also told to end when this process is killed.
+The owner holds the other end of that pipe: when the owner ends, is killed or loses its Emacs, the pipe closes, and the
+daemon is told to end, then forced to.  This works on Linux and macOS alike.  On Linux the daemon is also told to end
+when this process is killed.
 
-The first line of the input is the token.  It is put into the environment of the daemon only, which hands it to nothing
-that it starts; on a command line everybody could read it.
+The first line of the input is the token.  It goes into the environment of the daemon only, which passes it to none of
+its children; on a command line everybody could read it.
 
-A script of the standard library alone, so that it needs no import path: none of the user's directories is on it.
+It uses only the standard library, so it needs no import path with the user's directories.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from types import FrameType
 
 TOKEN_VARIABLE = "QWEN_SERVER_TOKEN"  # noqa: S105 - a name
 GRACE_S = 8.0
-"""How long the daemon may take to end by itself; with a session open it takes five seconds."""
+"""Seconds the daemon may take to end by itself; with an open session it takes five."""
 
 EXIT_NOT_STARTED = 127
 
@@ -35,9 +35,9 @@ def main(command: list[str]) -> int:
     """Run `command`; return its exit code, as a shell counts."""
     token = _read_line()
     if not token:
-        # The owner has gone already.
+        # The owner is gone already.
         return EXIT_NOT_STARTED
-    # From its own session, no key in a terminal and no signal to Emacs's group reaches the daemon but through here.
+    # In a session of its own, the daemon gets no terminal key and no signal to Emacs's group but through here.
     try:
         daemon = subprocess.Popen(  # noqa: S603 - the user's own command
             command,
@@ -61,7 +61,7 @@ def main(command: list[str]) -> int:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """Return what has the kernel tell a child of `parent` to end with that, see PR_SET_PDEATHSIG in prctl(2)."""
+    """Return a function for `preexec_fn` that ends the child with `parent`, see PR_SET_PDEATHSIG in prctl(2)."""
     libc = ctypes.CDLL(None)
 
     def end_with() -> None:
@@ -73,7 +73,7 @@ def _end_with(parent: int) -> Callable[[], None]:
 
 
 def _read_line() -> str:
-    """Return the first line of the input, "" when that ends before; unbuffered so that its end is seen later."""
+    """Return the first line of the input, "" at its end; unbuffered, to detect the end later."""
     line = b""
     while (piece := os.read(0, 1)) != b"\n":
         if not piece:
@@ -88,7 +88,7 @@ def _end_with_input(daemon: subprocess.Popen[bytes]) -> None:
             pass
     daemon.terminate()
     time.sleep(GRACE_S)
-    # This process ends with the daemon, so it is still there.
+    # This process ends after the daemon, which is therefore still there.
     with suppress(OSError):
         os.killpg(daemon.pid, signal.SIGKILL)
 

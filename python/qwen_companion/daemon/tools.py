@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tool calls of a session, put together from partial updates; long texts stay here until they are asked for."""
+"""A session's tool calls, assembled from partial updates; long texts stay here until requested."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from qwen_companion.local_ids import local_id
 from qwen_companion.texts.unified import unified
 
 SHOWN_CHARACTERS = 16 * 1024
-"""How much of a text of a tool is told without being asked for."""
+"""Longest part of a tool's text sent without request, in characters."""
 
 HELD_CHARACTERS = 64 * 1024 * 1024
-"""How much text of the tools of one session is held; beyond that the oldest tools lose theirs."""
+"""Most characters of a session's tools to hold; above that the oldest tools lose their texts."""
 
 SHOWN_ITEMS = 100
-"""Most diffs and most places of one tool that are told; of the rest, only the number."""
+"""Most diffs and most places of one tool to send; the rest are only counted."""
 
 _STATUS = {"pending": "pending", "in_progress": "running", "completed": "done", "failed": "failed"}
 _FINAL = ("done", "failed")
@@ -30,7 +30,7 @@ _PREPARING = "preparing"
 
 @frozen
 class _Diff:
-    """A change of the file `path`; `old` is None when the file is known not to have been there."""
+    """A change of the file `path`; `old` is None when the file is known to be new."""
 
     path: str
     old: str | None
@@ -62,7 +62,7 @@ class HeldTool:
 
     @property
     def ended(self) -> bool:
-        """Whether there is no more to come."""
+        """Whether its final status is known."""
         return self._status in _FINAL
 
     @property
@@ -77,16 +77,16 @@ class HeldTool:
 
     @property
     def size(self) -> int:
-        """How many characters are held."""
+        """The number of characters held."""
         return len(self._input) + len(self._output) + sum(len(diff.old or "") + len(diff.new) for diff in self._diffs)
 
     def merge(self, fields: ToolFields, time: int | None, parent: str | None) -> None:
-        """Merge `fields` into this tool.  A field that is missing or empty there keeps its value."""
+        """Merge `fields` into this tool.  A missing or empty field leaves the old value."""
         self.describe(fields)
         meta = fields.meta
         if not self.ended and fields.status is not None:
             self._status = _STATUS.get(fields.status, self._status)
-            # Of one that was over when it was first told of, nobody knows how long it took.
+            # The duration of a call first reported at its end is unknown.
             if self.ended and self._told:
                 self._ended = time
         self._told = True
@@ -97,9 +97,9 @@ class HeldTool:
         self._parent = parent or self._parent
 
     def allowed(self, time: int | None) -> bool:
-        """Mark the tool as running since `time`: it has been allowed, and the daemon reports only its end (0.24.4).
+        """Mark the tool as running since `time`, when it was allowed: the daemon reports only its end (0.24.4).
 
-        False when it does so already, or did.
+        Return False when it already runs, or has run.
         """
         if self._status not in (_PREPARING, "pending"):
             return False
@@ -108,7 +108,7 @@ class HeldTool:
         return True
 
     def give_up(self, turn: str) -> bool:
-        """Fail, if it belongs to `turn`, which has failed, and has not ended: the daemon does not say so (0.24.4)."""
+        """Mark it as failed if it is an unfinished part of the failed `turn`, which the daemon omits (0.24.4)."""
         if self._turn != turn or self.ended:
             return False
         self._status = "failed"
@@ -144,7 +144,7 @@ class HeldTool:
             self._output = fields.raw_output
 
     def change(self) -> ToolChange:
-        """Return all that is known, as it is told."""
+        """Return the report of its whole state."""
         return ToolChange(
             turn=self._turn,
             id=self.id,
@@ -169,7 +169,7 @@ class HeldTool:
         )
 
     def text(self, part: str, index: int) -> str | None:
-        """Return the whole text `part`, of the diff `index` or of a side of it; None when there is none."""
+        """Return the whole text `part`, of the tool or of its diff `index`; None when there is none."""
         if part == INPUT:
             return reveal(self._input) if self._input else None
         if part == OUTPUT:
@@ -182,12 +182,12 @@ class HeldTool:
         return exact(diff.new if part == NEW else diff.old or "")
 
     def news(self, texts: Iterable[str]) -> str:
-        """Return `texts`, said about the tool, without those that its input shows already."""
+        """Return those of `texts`, said about the tool, that its input does not show already."""
         given = reveal(self._input)
         return "\n".join(text.strip() for text in texts if reveal(text).strip() not in given)
 
     def drop_texts(self) -> None:
-        """Hold them no longer."""
+        """Drop its long texts."""
         self._input = self._output = ""
         self._diffs = ()
 
@@ -201,10 +201,7 @@ class Tools:
         self._uses: dict[str, int] = {}
 
     def merge(self, fields: ToolFields, turn: str | None, time: int | None, *, begins: bool) -> HeldTool:
-        """Merge `fields` into the tool they are about, and return it.
-
-        A server may use an id again: a call that `begins` after one with the same id has ended is a new call.
-        """
+        """Merge `fields` into their tool, and return it."""
         tool = self.find(fields.tool_call_id)
         if tool is None or (begins and tool.ended):
             tool = self._begin(fields.tool_call_id, turn, time)
@@ -214,7 +211,7 @@ class Tools:
         return tool
 
     def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> HeldTool:
-        """Return the tool that `fields`, of a question about it, is about."""
+        """Merge `fields`, from a question about a tool, into that tool, and return it."""
         tool = self.find(fields.tool_call_id)
         if tool is None:
             return self.merge(fields, turn, time, begins=False)
@@ -222,7 +219,7 @@ class Tools:
         return tool
 
     def give_up(self, turn: str) -> list[HeldTool]:
-        """Return the tools that fail with `turn`."""
+        """Mark the unfinished tools of `turn` as failed, and return them."""
         return [tool for tool in self._by_id.values() if tool.give_up(turn)]
 
     def find(self, call: str) -> HeldTool | None:
@@ -234,7 +231,7 @@ class Tools:
         return self._by_id.get(identifier)
 
     def name_of(self, call: str) -> str:
-        """Return the id in Emacs of the daemon's tool call `call`, also before Emacs has been told of it."""
+        """Return Emacs's id of the daemon's tool call `call`, even before Emacs was sent it."""
         return local_id("tool", call, self._uses.get(call, 1))
 
     def _begin(self, call: str, turn: str | None, time: int | None) -> HeldTool:
@@ -248,7 +245,7 @@ class Tools:
         for tool in self._by_id.values():
             if held <= HELD_CHARACTERS:
                 return
-            # A tool that the user may be asked about has to stay.
+            # A tool that may still need a permission has to stay.
             if not tool.ended:
                 continue
             held -= tool.size
@@ -256,7 +253,7 @@ class Tools:
 
 
 def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
-    """Return the sorts of `content` that cannot be shown; a change that cannot be read is reported with the tool."""
+    """Return the sorts of `content` that cannot be shown; an unreadable change is reported with the tool."""
     return [
         item.content.type if item.content is not None else item.type
         for item in content or ()
@@ -265,20 +262,19 @@ def unknown_content(content: tuple[ToolContent, ...] | None) -> list[str]:
 
 
 def plan_in(fields: ToolFields) -> str | None:
-    """Return the plan that the tool of `fields` asks to approve; None for another tool, or a blank plan."""
+    """Return the plan that the tool of `fields` asks to approve; None for another tool or a blank plan."""
     plan = _argument(fields.raw_input, "plan") if fields.kind == "switch_mode" else None
     return plan if plan and plan.strip() else None
 
 
 def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
-    """Return `fields`, of a question about a tool, without texts, and these texts, which are for the user."""
+    """Return `fields`, from a question about a tool, without its texts, and these texts, which are for the user."""
     content = fields.content or ()
     rest = tuple(item for item in content if _text(item) is None)
     return fields.model_copy(update={"content": rest}), [text for text in map(_text, content) if text]
 
 
 def _text(item: ToolContent) -> str | None:
-    """Return the text that `item` is, None when it is something else."""
     content = item.content if item.type == "content" else None
     return content.text if content is not None and content.type == "text" else None
 
@@ -288,15 +284,15 @@ def _diff(item: ToolContent, creates: bool) -> _Diff:
 
 
 def _creates(fields: ToolFields) -> bool:
-    """Return whether `fields` says that the file was not there before.
+    """Return whether `fields` says that the file is new.
 
-    The old text does not: of a file that is new, as of one that is empty, it is the empty string.  As seen on 0.24.4
-    nothing tells when a file is written as a whole.
+    The old text does not: it is empty for a new file as for an empty one.  On 0.24.4 nothing tells when a file is
+    written as a whole.
     """
     output = fields.raw_output
     if isinstance(output, Mapping):
         return cast("Mapping[str, object]", output).get("originalContent", "") is None
-    # To replace nothing makes a file, and is refused where there is one.
+    # An edit that replaces nothing creates a file, and is refused if it exists.
     is_edit = fields.meta is not None and fields.meta.tool_name == "edit"
     return is_edit and _argument(fields.raw_input, "old_string") == ""
 
@@ -306,7 +302,7 @@ def _place(location: Location) -> FilePosition:
 
 
 def _argument(raw_input: object, name: str) -> str | None:
-    """Return the argument `name` in `raw_input` if it is a text."""
+    """Return the string argument `name` in `raw_input`, or None."""
     value = cast("Mapping[str, object]", raw_input).get(name) if isinstance(raw_input, Mapping) else None
     return value if isinstance(value, str) else None
 

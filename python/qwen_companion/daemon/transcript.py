@@ -23,7 +23,7 @@ _SHORT_TEXT = 2000
 
 @frozen
 class PastPrompt:
-    """A prompt of the user's: its `turn` as Emacs calls it, its `time` in ms since the epoch, and all of its `text`."""
+    """A prompt of the user: Emacs's id of its `turn`, its `time` in ms since the epoch, and its whole `text`."""
 
     turn: str | None
     time: int
@@ -31,10 +31,10 @@ class PastPrompt:
 
 
 class Transcript:
-    """The transcript of one session since it was loaded; built anew by each load."""
+    """One session's transcript since it was loaded; rebuilt by each load."""
 
     def __init__(self, turns: Turns, author: Callable[[str | None], str | None]) -> None:
-        """Begin with nothing said; `author` returns who the client with an id is, see `permissions.ME`."""
+        """Begin empty; `author` returns the author with a client id, see `permissions.ME`."""
         self.tools = Tools()
         self.first_words: str | None = None
         """The beginning of the first prompt."""
@@ -46,7 +46,7 @@ class Transcript:
         self._reports: set[tuple[str | None, str]] = set()
 
     def take(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Change]:
-        """Return the changes of the chat by the event `payload`."""
+        """Yield the changes of the chat by the event `payload`."""
         match payload:
             case models.UserMessageChunk():
                 yield from self._user(envelope, payload)
@@ -73,7 +73,7 @@ class Transcript:
 
     def _user(self, envelope: models.Envelope, payload: models.UserMessageChunk) -> Iterator[Change]:
         meta, content = payload.meta, payload.content
-        # When read from the disk, injected and agents' texts come as if the user had said them (0.24.4).
+        # On disk, injected and agents' texts look like the user's (0.24.4).
         if meta is not None and meta.source == _INJECTED:
             yield self._note(envelope, "injected", clean(content.text)[:_SHORT_TEXT])
             return
@@ -83,13 +83,13 @@ class Transcript:
         if envelope.prompt_id is not None:
             self._turns.begin(envelope.prompt_id)
         elif self._turns.replaying:
-            # In a history from the disk only this event names the prompt, if any does.
+            # In a history from disk only this event names the prompt, if any does.
             self._turns.begin_past(None if meta is None else meta.prompt_id)
         match content.type:
             case "text":
                 text = without_notes(content.text)
             case "resource_link":
-                # In a history from the disk, links come after all of the text.
+                # In a history from disk, links follow the whole text.
                 link = f"@{line(reveal(content.uri.removeprefix(models.FILE_SCHEME)))}"
                 text = f"\n{link}" if envelope.prompt_id is None else link
             case other:
@@ -100,7 +100,7 @@ class Transcript:
         yield from self._text(envelope, "user", text, None, by=by, time=time)
 
     def _note_prompt(self, envelope: models.Envelope, payload: models.UserMessageChunk, text: str) -> int | None:
-        """Keep the prompt that begins with `text`, and return its time; links, which follow, are mentioned in it."""
+        """Record the prompt that begins with `text`, and return its time; later links are mentioned in it."""
         turn = self._turns.of(envelope)
         recorded = None if payload.meta is None else payload.meta.timestamp
         time = time_of(envelope) if recorded is None else round(recorded)
@@ -121,9 +121,9 @@ class Transcript:
         yield from self._text(envelope, voice, content.text, name, background=_in_background(meta))
 
     def _said_already(self, meta: models.Meta, text: str) -> bool:
-        """Return whether `text` with `meta`, about something in the background, says nothing new."""
+        """Return whether a background report repeats what was already shown."""
         if meta.source == _BACKGROUND_TURN:
-            # The texts for the model, and its answer, come after it.
+            # The texts for the model, and its answer, follow it.
             return True
         report = (None if meta.background_task is None else meta.background_task.task_id, text)
         if meta.source == _BACKGROUND_DONE:
@@ -149,7 +149,7 @@ class Transcript:
         time: int | None = None,
     ) -> Iterator[Change]:
         turn = self._turns.of(envelope)
-        # A user's message and one of the background come whole.
+        # User messages and background ones come whole.
         if voice == "user" or background:
             text = clean(text)
         else:
@@ -158,14 +158,14 @@ class Transcript:
             yield TextChange(turn, voice=voice, text=text, by=by, parent=parent, background=background, time=time)
 
     def flush(self) -> Iterator[Change]:
-        """Return the text that the streams still hold back."""
+        """Yield the text that the streams hold back."""
         streams, self._streams = self._streams, {}
         for (voice, turn, parent), stream in streams.items():
             if text := stream.flush():
                 yield TextChange(turn, voice=voice, text=text, parent=parent)
 
     def give_up(self, turn: str) -> Iterator[ToolChange]:
-        """Return the tools that fail with `turn`."""
+        """Yield the tools that fail with `turn`."""
         for tool in self.tools.give_up(turn):
             yield tool.change()
 
@@ -189,12 +189,12 @@ class Transcript:
                 pass
 
     def unsupported_content(self, envelope: models.Envelope, fields: models.ToolFields) -> Iterator[Change]:
-        """Name each sort of content in `fields` that cannot be shown."""
+        """Report each sort of content in `fields` that cannot be shown."""
         for sort in unknown_content(fields.content):
             yield from self.unsupported(f"tool_call/{sort}", envelope)
 
     def unsupported(self, name: str, envelope: models.Envelope) -> Iterator[Change]:
-        """Name what is missing, once in each turn."""
+        """Report the event `name` that cannot be shown, once in each turn."""
         key = name, self._turns.of(envelope)
         if key not in self._mentioned:
             self._mentioned.add(key)
@@ -210,5 +210,4 @@ def time_of(envelope: models.Envelope) -> int | None:
 
 
 def _in_background(meta: models.Meta | None) -> bool:
-    """Return whether `meta` belongs to a message outside of all turns."""
     return meta is not None and (meta.qwen_discrete_message or (meta.source or "").startswith(_BACKGROUND))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The turns of a session: which one runs, which wait in the queue, which are over."""
+"""A session's turns: running, queued and ended."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.local_ids import local_id
 
 UNKNOWN_PROMPT = ""
-"""The running prompt where the daemon only says that one runs."""
+"""The running prompt if the daemon only says that there is one."""
 
 _FORWARD_FAILED = "forward_failed"
 _SHORT_TEXT = 2000
 
 
 class Turns:
-    """The turns since the session was loaded; built anew by each load."""
+    """The turns since the session was loaded; rebuilt by each load."""
 
     def __init__(self, session_id: str, ended: Iterable[str] = ()) -> None:
-        """`session_id` and the prompts of the turns that have `ended` are the daemon's."""
+        """`session_id` and `ended`, the prompts whose turns are over, are the daemon's."""
         self._session_id = session_id
         self.replaying = True
-        """Whether the events are those of a history."""
+        """Whether the events are from a history."""
         self.running: str | None = None
         """The daemon's id of the prompt of the running turn, `UNKNOWN_PROMPT`, or None."""
         self._cancelling: str | None = None
@@ -37,7 +37,7 @@ class Turns:
 
     @property
     def current(self) -> str | None:
-        """The running turn, as Emacs calls it."""
+        """Emacs's id of the running turn."""
         return local_id("turn", self.running) if self.running else None
 
     @property
@@ -51,7 +51,7 @@ class Turns:
 
     @property
     def queue(self) -> tuple[Queued, ...]:
-        """The prompts that wait for the running turn to end."""
+        """The queued prompts."""
         return tuple(self._queue.values())
 
     def queued_prompt(self, turn: str) -> str | None:
@@ -59,50 +59,50 @@ class Turns:
         return next((prompt for prompt, item in self._queue.items() if item.turn == turn), None)
 
     def of(self, envelope: models.Envelope) -> str | None:
-        """Return the turn of the event in `envelope`, as Emacs calls it."""
+        """Return Emacs's id of the turn of the event in `envelope`."""
         return self._past_turn if envelope.prompt_id is None else local_id("turn", envelope.prompt_id)
 
     def accept(self, prompt_id: str) -> str:
-        """Note that the daemon has taken our prompt, and return its turn.  Its echo may have come before."""
+        """Record that the daemon accepted our prompt, maybe after its echo; return its turn."""
         known = prompt_id in self._ended or prompt_id in self._queue
         if not known and self.running is None:
             self.running = prompt_id
         return local_id("turn", prompt_id)
 
     def begin(self, prompt_id: str) -> None:
-        """Note that the turn of `prompt_id` has begun, unless it is over already."""
+        """Record that the turn of `prompt_id` has begun, unless it is already over."""
         self._queue.pop(prompt_id, None)
         self._past_turn = None
         if prompt_id not in self._ended:
             self.running = prompt_id
 
     def begin_past(self, known: str | None) -> None:
-        """Note that a turn of a history from the disk begins; its prompt is `known` to have that id, or None."""
+        """Record the beginning of a turn in a history from disk; its prompt has the id `known`, or None."""
         self._past_turns += 1
         self._past_turn = local_id("turn", known or f"{self._session_id} {self._past_turns}")
 
     def enqueue(self, prompt_id: str, text: str, by: str | None) -> None:
-        """Note that the prompt `text` waits in the queue."""
+        """Record that the prompt `text` is queued."""
         self._queue[prompt_id] = Queued(local_id("turn", prompt_id), clean(without_notes(text))[:_SHORT_TEXT], by)
-        # The answer to our POST may have come first, when nothing else was known to run.
+        # The answer to our POST may have come first, when no other turn was known to run.
         if self.running == prompt_id:
             self.running = UNKNOWN_PROMPT
 
     def dequeue(self, prompt_id: str, *, removed: bool = False) -> None:
-        """Note that a prompt waits no longer; `removed` by a user, the end of its turn is still to come."""
+        """Record that a prompt left the queue; if a user `removed` it, the end of its turn follows."""
         queued = self._queue.pop(prompt_id, None)
         if removed:
             self._removed[prompt_id] = "" if queued is None else queued.text
 
     def cancelled(self, prompt_id: str | None, reason: str | None) -> None:
-        """Note that somebody has asked to cancel the turn of `prompt_id`."""
-        # Without a prompt it is about nothing: somebody cancelled while nothing ran.
+        """Record that a client asked to cancel the turn of `prompt_id`."""
+        # Without a prompt, the client cancelled while nothing ran.
         if prompt_id is not None and prompt_id == self.running and reason != _FORWARD_FAILED:
             self.cancelling = True
 
     def ends_running(self, prompt_id: str) -> bool:
-        """Return whether the end of the turn of `prompt_id` is that of the running turn."""
-        # A prompt that never left the queue ends in the middle of the turn of another.
+        """Return whether the end of the turn of `prompt_id` ends the running turn."""
+        # A prompt that never left the queue ends during another turn.
         queued = prompt_id in self._queue or prompt_id in self._removed
         return not queued and self.running in (prompt_id, UNKNOWN_PROMPT)
 
@@ -117,7 +117,7 @@ class Turns:
         return EndChange(local_id("turn", prompt_id), outcome=outcome, text=text)
 
     def break_off(self, text: str) -> list[EndChange]:
-        """Return the ends of all turns: the running one has failed because of `text`, the queued ones are lost."""
+        """Return the ends of all turns: the running one failed because of `text`, the queued ones are lost."""
         lost = lost_ends(self.queue)
         self._queue.clear()
         ends: list[EndChange] = []
@@ -128,5 +128,5 @@ class Turns:
 
 
 def lost_ends(queue: Iterable[Queued]) -> list[EndChange]:
-    """Return the ends of the turns in `queue`, which is lost."""
+    """Return the ends of the lost turns in `queue`."""
     return [EndChange(queued.turn, outcome="lost", text=line(queued.text) or None) for queued in queue]

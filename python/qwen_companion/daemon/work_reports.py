@@ -11,41 +11,40 @@ from qwen_companion.daemon.messages import EndChange, SessionChoices, TextChange
 from qwen_companion.domain import READ_TOOL, ChatWork, Usage
 
 _PROMPT_WORDS = 800
-"""How much of a prompt is kept for the journal, in characters."""
+"""Most characters of a prompt stored for the journal."""
 
 
 class WorkReports:
     """Reports the running turn of a session, its prompt and its running tools."""
 
     def __init__(self, session_id: str, directory: str, worked: Callable[[ChatWork], None]) -> None:
-        """Report by `worked`, after each change, the activity of the agent that works in `directory`."""
+        """Call `worked` with the activity of the agent in `directory`, after each change."""
         self._worked = worked
         self._told = ChatWork(session_id, directory, "Qwen Code", None, "")
         self._sent: dict[str | None, str] = {}
-        """The prompts that were sent from here, by their turns."""
+        """The prompts sent from here, by turn."""
         self._echoed: dict[str | None, str] = {}
-        """What the daemon has told of prompts."""
+        """The prompts as the daemon echoes them, by turn."""
         self._starts: dict[str | None, int] = {}
-        """When they began, in ms since the epoch."""
+        """The start of each turn, in ms since the epoch."""
         self._tools: dict[str, str] = {}
         self._reads: list[str] = []
-        """The files read since the last report."""
         self._used: list[UsageChange] = []
-        """What answers since then have used."""
+        """The usage of the answers since the last report."""
 
     def begin_anew(self, outputs: Iterable[Output]) -> None:
-        """Note all of a conversation that was loaded."""
+        """Record `outputs`, a whole loaded conversation."""
         self._tools.clear()
         self._echoed.clear()
         self._starts.clear()
         for output in outputs:
             self.note(output)
-        # Nobody knows what was in them then, and what is counted already.
+        # Their files may have changed since, and their tokens were counted already.
         self._reads.clear()
         self._used.clear()
 
     def note(self, output: Output | SessionChoices) -> None:
-        """Note the beginning of the prompt and the running tools that `output` tells of."""
+        """Record the start of the prompt and the running tools in `output`."""
         if isinstance(output, TextChange) and output.voice == "user":
             self._echoed[output.turn] = (self._echoed.get(output.turn, "") + output.text)[:_PROMPT_WORDS]
             if output.time is not None:
@@ -64,11 +63,11 @@ class WorkReports:
             self._starts.pop(output.turn, None)
 
     def note_prompt(self, turn: str, text: str) -> None:
-        """Note the prompt `text` of `turn`, which the daemon will echo."""
+        """Record the prompt `text` of `turn`, which the daemon will echo."""
         self._sent[turn] = text[:_PROMPT_WORDS]
 
     def tell(self, turn: str | None, model: str | None = None, *, is_lost: bool = False) -> None:
-        """Report what is done in `turn`, None when no turn runs, by `model`, if that has changed; see `ChatWork`."""
+        """Report the activity in `turn`, None when no turn runs, by `model`, if that has changed; see `ChatWork`."""
         work = replace(
             self._told,
             turn=turn,
