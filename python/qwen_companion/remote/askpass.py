@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Passwords for ssh and sudo, which have no terminal here: they run a script of ours, which asks this process.
+"""Passwords for ssh and sudo, which have no terminal here: they run our script, which asks this process.
 
-An answer goes over a socket in a private directory to the script, and by its standard output to the program: it is in
-no argument, no variable, no file and no log.
+An answer goes over a socket in a private directory to the script, and by its standard output to the program: never
+through an argument, a variable, a file or a log.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ sys.exit(not answer)
 
 @dataclass(eq=False)
 class _Question:
-    """A password that a program asks for."""
+    """A program's request for a password."""
 
     answered: anyio.Event = field(default_factory=anyio.Event)
     secret: str | None = field(default=None, repr=False)
 
 
 class Askpass:
-    """Answers the programs that have its variables."""
+    """Answers the programs that run with its variables."""
 
     def __init__(self, directory: str, name: str, ask: Callable[[str | None], None]) -> None:
-        """Take a private `directory`, and a `name` for files in it.
+        """Use a private `directory`, and `name` for the files in it.
 
-        `ask` is called with what a program asks for, which `answer` is the reply to, and with None when it has ended.
+        `ask` is called with a program's prompt, which `answer` replies to, and with None when the program has ended.
         """
         self._question: _Question | None = None
         self._script = os.path.join(directory, f"ask-{name}")
@@ -53,17 +53,17 @@ class Askpass:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a program waits for an answer."""
+        """Whether a program needs an answer."""
         return self._question is not None
 
     def answer(self, secret: str | None) -> None:
-        """Answer what a program asks for by `secret`; None for no answer."""
+        """Answer a program's prompt by `secret`; None for no answer."""
         if self._question is not None:
             self._question.secret = secret
             self._question.answered.set()
 
     async def serve(self, *, task_status: TaskStatus[Mapping[str, str]]) -> None:
-        """Answer until cancelled; the status is the variables for programs that may ask.
+        """Answer until cancelled; the status is the programs' variables.
 
         :raises OSError: when the socket or the script cannot be made
         """
@@ -98,7 +98,7 @@ class Askpass:
                 prompt = (await stream.receive(1000)).decode("utf-8", "replace").strip()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_cancel_at_end, stream, tasks.cancel_scope)
-                    # Nobody says yes to a host key that is not known without having seen it.
+                    # Never accept an unknown host key unseen.
                     answer = None if "(yes/no" in prompt else await self._ask_for(prompt)
                     tasks.cancel_scope.cancel()
                 if answer:
@@ -106,7 +106,7 @@ class Askpass:
 
 
 async def _cancel_at_end(stream: SocketStream, scope: anyio.CancelScope) -> None:
-    """Cancel `scope` when the program at the other end of `stream` does not wait any more."""
+    """Cancel `scope` when the program at the other end of `stream` stops waiting."""
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
         await stream.receive(1)
     scope.cancel()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ways for bytes to a relay and back: the pipes of a program, or a line that TRAMP has opened in Emacs.
+"""Channels for bytes to a relay and back: a program's pipes, or a line that TRAMP has opened in Emacs.
 
-Where no program reaches a place without a terminal (`su`, methods of the user's own), TRAMP does it in Emacs, which
-carries the bytes between that process and a socket of ours.  Emacs would wait for a terminal that takes no more, so
-only as much is on its way to the relay as a terminal takes at once: the relay says what it has got.
+Where programs need a terminal (`su`, the user's own methods), TRAMP connects in Emacs, which carries the bytes between
+that process and a socket of ours.  As Emacs would block on a full terminal, only as much as a terminal holds is under
+way to the relay, which acknowledges bytes.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _CHUNK_BYTES = 64 * 1024
 _MAX_PRINTED = 16 * 1024
 
 _END_S = 2.0
-"""How long the end of a broken pipe is waited for, in seconds."""
+"""Seconds to wait for the end of a broken pipe."""
 
 _HEARS_S = 30.0
-"""How long a line may take to be heard at its other end, in seconds."""
+"""Seconds until the other end of a line must answer."""
 
 LINE_BYTES = 8 * 1024
-"""Most bytes on their way to a relay over a line of TRAMP: Emacs takes 1 ms for each KB."""
+"""Most bytes under way to a relay over a line of TRAMP: Emacs needs 1 ms for each KB."""
 
 
 class Channel(Protocol):
-    """A way to a relay that is about to come up at the other end.
+    """A channel to a relay that is about to start at the other end.
 
     Its methods raise OSError, `anyio.BrokenResourceError` or `anyio.ClosedResourceError` when it is broken.
     """
@@ -46,45 +46,45 @@ class Channel(Protocol):
 
     @property
     def printed(self) -> str:
-        """Return what was printed there that is not from the relay."""
+        """Return the output there that is not from the relay."""
         return self._printed.decode("utf-8", "replace").replace(HEARS, "")
 
     async def collect(self) -> None:
-        """Collect what is printed elsewhere than where the relay writes, until there is no more."""
+        """Collect the output apart from the relay's stream, until it ends."""
 
     @abstractmethod
     async def send(self, data: bytes) -> None:
-        """Send `data`; returns when all has been sent."""
+        """Send all of `data`."""
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """Return what has come, at least a byte.
+        """Return the next bytes, at least one.
 
         :raises anyio.EndOfStream: at the end
         """
 
     def note_taken(self, count: int) -> None:
-        """Note that the relay has got `count` bytes since it runs; only a line has to know."""
+        """Record that the relay has received `count` bytes since its start; only a line needs this."""
 
     async def end(self) -> None:
-        """Close the way there; a terminal that is closed one way is closed both ways, and stays open."""
+        """Close the sending side; a terminal, which cannot be half closed, stays open."""
 
     @abstractmethod
     async def wait_ended(self) -> bool:
-        """Wait for the end of the other side; return whether the relay has ended well."""
+        """Wait for the end of the other side; return whether the relay ended well."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close both ways, with all that this has started."""
+        """Close both sides, and end all processes started for this."""
 
 
 class _Program(Channel):
-    """The pipes of a program; all that it starts ends with them."""
+    """The pipes of a program; its child processes end with them."""
 
     def __init__(self, process: Process) -> None:
         self._printed = bytearray()
         self._process = process
-        # It has all three.
+        # It has all three pipes.
         self._input = cast("ByteSendStream", process.stdin)
         self._output, self._errors = (cast("ByteReceiveStream", each) for each in (process.stdout, process.stderr))
 
@@ -107,18 +107,18 @@ class _Program(Channel):
         return await self._process.wait() == 0
 
     async def close(self) -> None:
-        # As long as one of its children has the pipe, the end of the process is not told.  Another user's, as of sudo,
-        # ends with the pipe.
+        # While one of its children has the pipe, the end of the process is not reported.  Another user's child, as of
+        # sudo, ends with the pipe.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.aclose()
-        # Python 3.10 logs the error of a broken pipe as one that nobody has seen, unless its end is waited for.
+        # Python 3.10 logs a broken pipe as an unseen error unless its end is awaited.
         with suppress(OSError), anyio.move_on_after(_END_S, shield=True):
             await getattr(self._process.stdin, "_stream").wait_closed()  # noqa: B009 - no public name
 
 
 class _Line(Channel):
-    """A line that TRAMP has opened; at its end, a shell reads a command and runs it."""
+    """A line that TRAMP has opened; a shell at its end reads and runs a command."""
 
     def __init__(self, socket: SocketStream) -> None:
         self._printed = bytearray()
@@ -129,7 +129,7 @@ class _Line(Channel):
         self._freed = anyio.Event()
 
     async def start(self, command: str) -> None:
-        """Run `command`; returns when that says that it `HEARS`, or will not do so any more."""
+        """Run `command`; return when it has printed `HEARS`, or will not any more."""
         await self._socket.send(f"{command}\n".encode())
         with suppress(anyio.EndOfStream), anyio.move_on_after(_HEARS_S):
             while HEARS.encode() not in self._printed and len(self._printed) < _MAX_PRINTED:
@@ -165,18 +165,18 @@ class _Line(Channel):
 async def run_program(command: Sequence[str], environ: Mapping[str, str]) -> Channel:
     """Run `command` and return its pipes.
 
-    :raises FileNotFoundError: where there is no such program
+    :raises FileNotFoundError: when the program is not there
     """
-    # In a session of its own: what it asks must not appear in the terminal of Emacs.
+    # In a session of its own: its prompts must not appear in Emacs's terminal.
     return _Program(await open_process(command, environ))
 
 
 async def open_line(path: str, note: Callable[[str | None], None]) -> Channel:
-    """Return the line that Emacs connects to a socket at `path`, at the end of which the relay is about to run.
+    """Return the line that Emacs connects to a socket at `path`; the relay is about to run at its end.
 
     `note` is called with the path while it waits for Emacs, and with None afterwards.
 
-    :raises OSError: when there can be no such socket, or the line has ended
+    :raises OSError: when the socket cannot be made, or the line has ended
     """
     async with await anyio.create_unix_listener(path, mode=0o600) as listener:
         note(path)
@@ -187,10 +187,10 @@ async def open_line(path: str, note: Callable[[str | None], None]) -> Channel:
 
 
 class Way:
-    """How a place is reached: by a program, or where that needs a terminal by a line of TRAMP."""
+    """The way to a place: a program, or, where that needs a terminal, a line of TRAMP."""
 
     def __init__(self, environ: Mapping[str, str], socket: str, note: Callable[[str | None], None]) -> None:
-        """Programs have the variables `environ`; for the path `socket` and `note` see `open_line`."""
+        """Programs run with the variables `environ`; for the path `socket` and `note` see `open_line`."""
         self.is_line = False
         self._environ = environ
         self._socket = socket
@@ -199,11 +199,11 @@ class Way:
     def opener(
         self, hops: Sequence[Hop], control: str | None, asks: Mapping[str, str]
     ) -> Callable[[], Awaitable[Channel]]:
-        """Return what opens a channel over `hops`; a program may ask for passwords with the variables `asks`.
+        """Return a function that opens a channel over `hops`; for `control` see `relay_command`.
 
-        For `control` see `relay_command`.
+        A program on the way may ask for passwords with the variables `asks`.
 
-        :raises UnsupportedPlaceError: for a name that cannot be one
+        :raises UnsupportedPlaceError: for an invalid name
         """
         command: list[str] = []
         try:

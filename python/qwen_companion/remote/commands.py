@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The commands that reach a place: from the hops of a TRAMP name to the arguments of a program, without a terminal."""
+"""Commands that reach a place: turn the hops of a TRAMP name into a program's arguments, without a terminal."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from qwen_companion.domain import Hop
 from qwen_companion.errors import CompanionError
 
 OLDEST_NODE = 20
-"""The first version of Node.js that runs today's Qwen Code."""
+"""Oldest version of Node.js that runs today's Qwen Code."""
 
 HOLD_S = 120.0
-"""A CLI gives up a stream that has not begun to come after 300 s."""
+"""Seconds; a CLI gives up a stream that has not begun within 300."""
 
 _SAFE = re.compile(r"[\w.%+:@\[\]][\w.%+:@\[\]-]*")
-"""What names of users and hosts look like: none is an option, and none says anything to a shell."""
+"""Safe names of users and hosts: no options, nothing special to a shell."""
 
 _SSH_OPTIONS = (
     *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
-    # The user's forwardings are for the user's own connections, and so is a shared one that would outlive ours.
+    # The user's forwardings belong to their own connections; a shared connection would outlive ours.
     *("-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no"),
 )
 
 Asking = Literal["terminal", "askpass", "never"]
-"""How a program may ask for a password: in its terminal, by the program in its variables, or not at all."""
+"""How a program may ask for a password: in its terminal, by the askpass program in its variables, or never."""
 
-# For any shell of the user's: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
+# For any shell: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
 _ADD_PATH = (
-    # An interactive shell takes the terminal for its own group of processes, unless it is in a session without one.
-    # Only the second is for csh.
+    # An interactive shell claims the terminal for its process group, unless its session has none.  Only the second
+    # command is for csh.
     'PATH=$({ $(command -v setsid) "${SHELL:-sh}" -lic "printenv PATH" || "${SHELL:-sh}" -c "printenv PATH"; }'
     ' 2>/dev/null </dev/null | grep "^/" | tail -n 1):$PATH'
 )
-"""Adds where the user's login shell finds programs: ssh, sudo and TRAMP have ways of their own."""
+"""Adds the login shell's PATH: ssh, sudo and TRAMP set paths of their own."""
 
-# By itself, Node.js would take 40 MB more for short-lived values and compiled code, and the allocator keep them.
+# By default Node.js uses 40 MB more for short-lived values and compiled code, and the allocator never frees them.
 _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
     f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
@@ -50,11 +50,11 @@ _START = (
     'exec "$n" --max-semi-space-size=1 -e "$1"'
 )
 
-# Reads the length of the relay's source, the source, and runs it with the bytes that follow.
+# Reads the length of the relay's source and the source, and runs it on the bytes that follow.
 _BOOTSTRAP = (
     "const v=+process.versions.node.split(`.`)[0];"
     f"if(v<{OLDEST_NODE})" + "{process.stderr.write(`qwen-companion: node `+process.versions.node);process.exit(126)}"
-    # A version that does not know one says so, before the mark, and goes on.
+    # A Node.js that lacks one of these flags prints that, before the mark, and goes on.
     "for(const f of [`optimize-for-size`,`no-opt`])require(`v8`).setFlagsFromString(`--`+f);"
     "let b=Buffer.alloc(0);const s=process.stdin;"
     "s.on(`data`,function r(d){b=Buffer.concat([b,d]);const e=b.indexOf(10);if(e<0)return;"
@@ -64,9 +64,9 @@ _BOOTSTRAP = (
 )
 
 HEARS = "qwen-companion hears"
-"""What the bootstrap says on a line of TRAMP when it waits for the source."""
+"""Printed by the bootstrap on a TRAMP line when it is ready for the relay's source."""
 
-# A Qwen Code before 0.15.10 would not start with the option; a question mark stands for a quote.
+# Qwen Code before 0.15.10 fails on the option; a question mark stands for a quote.
 _RUN = (
     'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; f=${2%sh}$3.prompts; shift 3; '
     f'command -v "$1" >/dev/null || {_ADD_PATH}; p=$(readlink -f "$(command -v "$1")"); '
@@ -74,14 +74,14 @@ _RUN = (
     "*?version?:?0.[0-9].*|*?version?:?0.1[0-4].*|*?version?:?0.15.[0-9]?,*) ;; "
     '*?name?:?@qwen-code/qwen-code?,*) set -- "$@" --input-file "$f" ;; esac; exec "$@"'
 )
-"""Runs a program with arguments in a directory, with the variables of a file, in the terminal of a number.
+"""Runs a program with arguments in a directory, with a file of variables, in the terminal with a number.
 
-If it is known to read prompts from a file, one beside that of the variables is named.
+If it is known to read prompts from a file, its argument names one beside the variables.
 """
 
 
 class UnsupportedPlaceError(CompanionError):
-    """A place cannot be reached; the text says why."""
+    """A place cannot be reached; the text gives the reason."""
 
 
 class NeedsTerminalError(UnsupportedPlaceError):
@@ -89,10 +89,10 @@ class NeedsTerminalError(UnsupportedPlaceError):
 
 
 def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_paced: bool = False) -> bytes:
-    """Return the relay as the bootstrap reads it.  Reads a file.
+    """Return the relay in the form that the bootstrap reads.  Reads a file.
 
-    Relays of one place and Emacs have the same `identifier`.  Without a pipe, one goes on for `seconds`, and a CLI that
-    waits for its stream is made to ask again after `hold` seconds.  One that `is_paced` says what it has got.
+    Relays of one place and Emacs share an `identifier`.  Without a pipe, a relay runs for `seconds` more, and makes a
+    CLI that waits for its stream ask again after `hold` seconds.  An `is_paced` one acknowledges bytes.
     """
     safe = {
         "settings": git.SETTINGS,
@@ -110,19 +110,19 @@ def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_pace
 def relay_command(hops: Sequence[Hop], control: str | None, asking: Asking = "never") -> list[str]:
     """Return the command that runs the relay at the place with `hops`, over a pipe.
 
-    `control` is the path of a connection of ssh to share, with %-escapes, or None.  Only programs on this machine ask.
+    `control` is the path of a shared ssh connection, with %-escapes, or None.  Only programs on this machine ask.
 
     :raises NeedsTerminalError: for a method that has no such command
-    :raises UnsupportedPlaceError: for a name that cannot be one
+    :raises UnsupportedPlaceError: for an invalid name
     """
-    # The backquotes of JavaScript would run programs in a shell's double quotes; these are single ones.
+    # In a shell's double quotes, JavaScript's backquotes would run programs; these quotes are single.
     return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], asking)
 
 
 def line_command() -> str:
-    """Return the line that runs the relay in a shell at the place, once it has said that it `HEARS`."""
+    """Return the line that prints `HEARS` and runs the relay, in a shell at the place."""
     bootstrap = f"process.stdout.write(`{HEARS}`);{_BOOTSTRAP}"
-    # Not among the processes that Emacs kills with the line.
+    # Outside of the process group that Emacs kills with the line.
     return f"$(command -v setsid) {shlex.join(['sh', '-c', _START, 'sh', bootstrap])}; exit"
 
 
@@ -131,10 +131,10 @@ def terminal_command(
 ) -> list[str]:
     """Return the command that runs `command` there in `directory`, with the file `variables`.
 
-    It is one for the terminal with the number `terminal`, of this machine, or, for a method without such a command, for
-    one that TRAMP opens there.
+    It is for the local terminal with the number `terminal` or, for a method without such a command, for one that TRAMP
+    opens there.
 
-    :raises UnsupportedPlaceError: for a name that cannot be one
+    :raises UnsupportedPlaceError: for an invalid name
     """
     words = ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command]
     try:
@@ -153,7 +153,7 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
             if name and not _SAFE.fullmatch(name):
                 raise UnsupportedPlaceError(f"{name!r} is no name of a host or user")
         if hop.method in _SSH_METHODS:
-            # As TRAMP does, each hop runs the next ssh, with the names, keys and known hosts that it has.
+            # As in TRAMP, each hop runs the next ssh, with its own names, keys and known hosts.
             command = _ssh(hop, None if left else control, command, _asking_at(left, asking))
         elif hop.method in _METHODS:
             command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
@@ -163,7 +163,7 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
 
 
 def _asking_at(before: Sequence[Hop], asking: Asking) -> Asking:
-    """Return how a program asks that runs behind the hops `before`."""
+    """Return how a program behind the hops `before` asks."""
     return "never" if before and asking == "askpass" else asking
 
 
@@ -219,7 +219,7 @@ _METHODS: dict[str, Callable[[Hop, list[str], Asking], list[str]]] = {
     "kubernetes": _kubectl,
 }
 METHODS = frozenset({*_SSH_METHODS, *_METHODS})
-"""The methods of TRAMP that have a program which needs no terminal."""
+"""TRAMP's methods with a program that needs no terminal."""
 
 _FAILURES = (
     ("qwen-companion: no node", "there is no Node.js there, which Qwen Code needs; install it, or put `node' on PATH"),
@@ -235,22 +235,22 @@ _FAILURES = (
     ("Connection refused", "no ssh server answers there"),
     ("Connection timed out", "it does not answer"),
 )
-"""What programs print when they cannot reach a place, and what it means, with the way out."""
+"""Output of programs that cannot reach a place, with its meaning and remedy."""
 
 
 def is_lasting(output: str) -> bool:
-    """Return whether trying again is of no use before the user has done something, by the `output` of the program."""
+    """Return whether retrying is useless before the user acts, by the program's `output`."""
     return any(text in output for text, _ in _FAILURES[:6]) or "qwen-companion: node" in output
 
 
 def asks_in_terminal(output: str) -> bool:
-    """Return whether a program asks for a password in a terminal only, by its `output`: sudo behind a hop, and doas."""
+    """Return whether a program asks for a password only in a terminal, by its `output`: sudo behind a hop, and doas."""
     asks = ("a password is required", "Authentication required", "Authorization required")
     return any(text in output for text in asks) and not is_lasting(output)
 
 
 def failure(output: str) -> str:
-    """Return why a command has failed, for a person, from the `output` it has printed."""
+    """Return why a command failed, for the user, from its `output`."""
     old = re.search(r"qwen-companion: node ([\d.]+)", output)
     if old is not None:
         return f"Node.js there is {old[1]}, and Qwen Code needs {OLDEST_NODE} or newer"

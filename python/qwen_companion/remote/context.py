@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The context of the CLIs at one place: the open files of that place, by the rules that are read there.
+"""The context of one place's CLIs: the open files of that place, filtered by the rules read there.
 
-As for files of this machine, a file is told of only once all rules have been asked.  What the relay cannot find out
-about a file excludes it.
+As for local files, a file is sent only after all rules were checked.  A file that the relay cannot inspect is excluded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from qwen_companion.remote.link import Link, LinkError, RequestError, objects, r
 from qwen_companion.threads import in_thread, on_event_loop
 
 LOOK_S = 5.0
-"""How long the rules that were read there count, in seconds: then they are read again before anything is told."""
+"""Seconds that rules from there stay valid; after that they are read again before anything is sent."""
 
 _UNKNOWN = excluded("its place does not say what it is")
 _OUTSIDE = "outside of the roots at its place"
@@ -39,7 +38,7 @@ _OUTSIDE = "outside of the roots at its place"
 
 @frozen
 class Looked:
-    """What lies at a `path` there: its `kind`, None for nothing, and the `rule` that excludes it, None for none."""
+    """The `path` there: its `kind`, None if absent, and the `rule` that excludes it, or None."""
 
     path: ResolvedPath
     kind: str | None
@@ -47,7 +46,7 @@ class Looked:
 
 
 class Looks:
-    """Asks once about each file; its methods are called in threads of the event loop."""
+    """Inspects each file once; call its methods in threads of the event loop."""
 
     def __init__(self, look: Callable[[Sequence[str]], Coroutine[Any, Any, Mapping[str, Looked]]]) -> None:
         self._look = look
@@ -63,7 +62,7 @@ class Looks:
         return [self._looked[path] for path in paths]
 
     def check(self, paths: Sequence[str], _roots: Sequence[str], _family: str | None) -> Mapping[str, Verdict]:
-        """Return for each of `paths` whether a rule there excludes it; so does what cannot be found out."""
+        """Return for each of `paths` whether a rule there excludes it; a file that cannot be inspected is excluded."""
         verdicts = [
             _UNKNOWN if look is None else ALLOWED if look.rule is None else excluded(look.rule)
             for look in self._find(paths)
@@ -71,18 +70,18 @@ class Looks:
         return dict(zip(paths, verdicts, strict=True))
 
     def resolve(self, path: str) -> ResolvedPath:
-        """Return `path` with its true name there."""
+        """Return `path` with its real path there."""
         (look,) = self._find([path])
         return look.path if look else ResolvedPath(path, path)
 
     def kind(self, path: str) -> str | None:
-        """Return "file", "directory" or "other" for what lies at `path` there, None for nothing."""
+        """Return "file", "directory" or "other" for `path` there, or None if absent."""
         (look,) = self._find([path])
         return look.kind if look else None
 
 
 class NoLinks(dict[str, "str | None"]):
-    """Says of each file that it is no link: the patterns of the user mean names there, not files here."""
+    """Reports each file as no link: the user's patterns mean names there, not files here."""
 
     def __contains__(self, _key: object) -> bool:  # noqa: D105
         return True
@@ -92,10 +91,10 @@ class NoLinks(dict[str, "str | None"]):
 
 
 class PlaceContext:
-    """Tells the sessions of the place whose files have `names`."""
+    """Sends context to the sessions of the place whose files have `names`."""
 
     def __init__(self, names: PlaceNames, deliver: Callable[[str, bytes], None]) -> None:
-        """`deliver` is called with the id of a session and its context."""
+        """`deliver` is called with a session's id and its context."""
         self._names = names
         self._deliver = deliver
         self._sessions: dict[str, KnownSession] = {}
@@ -110,11 +109,11 @@ class PlaceContext:
         self._allowed: dict[str, ResolvedPath] = {}
         self._looked: dict[str, Looked] = {}
         self._told: set[str] = set()
-        """The files that a session is told of."""
+        """The files sent to a session."""
         self._look_again_at = 0.0
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot of all buffers; those of other places are left out."""
+        """Set the snapshot of all buffers, without those of other places."""
         path_of = self._names.path
         files = tuple(replace(file, path=path) for file in snapshot.files if (path := path_of(file.path)) is not None)
         active = None if snapshot.active is None else path_of(snapshot.active)
@@ -124,36 +123,36 @@ class PlaceContext:
         self._changed.set()
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the settings of the user."""
+        """Set the user's settings."""
         self._settings = settings
         self._changed.set()
 
     def set_session(self, session: KnownSession) -> None:
-        """Take a session that is new or has changed."""
+        """Add or update a session."""
         self._sessions[session.id] = session
         self._changed.set()
 
     def drop_session(self, identifier: str) -> None:
-        """Note that a session has ended."""
+        """Remove an ended session."""
         self._sessions.pop(identifier, None)
         self._trusted.pop(identifier, None)
 
     def set_link(self, link: Link | None, home: str = "") -> None:
-        """Take the pipe to the place, None while there is none, and the home directory there."""
+        """Set the pipe to the place, None without one, and the home directory there."""
         self._link, self._home, self._basis = link, home, None
         self._changed.set()
 
     def set_roots(self, roots: Sequence[ResolvedPath]) -> None:
-        """Take the workspace roots there."""
+        """Set the workspace roots there."""
         self._roots = tuple(roots)
         self._changed.set()
 
     def root_of(self, session: str) -> tuple[str, ...]:
-        """Return the names in Emacs of the roots below which `session` is told of files."""
+        """Return Emacs's names of the roots below which `session` gets files."""
         return tuple(self._names.file(root.path).name for root in self._scope(self._peer(session)))
 
     def rule(self, name: str, rule: str) -> str | None:
-        """Return why no CLI there is told of the file with `name` in Emacs; None if one is.
+        """Return why no CLI there gets the file with `name` in Emacs, or None if one does.
 
         It is `rule` for a file of elsewhere, or while no CLI is there.
         """
@@ -167,14 +166,14 @@ class PlaceContext:
         return (self._looked[path].rule if path in self._looked else None) or rule
 
     async def run(self) -> None:
-        """Tell the sessions after each change, until cancelled."""
+        """Update the sessions after each change, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed = anyio.Event()
             try:
                 await self._tell()
             except (LinkError, RequestError):
-                # Nothing is told before the rules are known.  A new pipe begins anew.
+                # Nothing is sent before the rules are known.  A new pipe starts over.
                 self._basis = None
 
     def _peer(self, session: str) -> Peer | None:
@@ -202,7 +201,7 @@ class PlaceContext:
                 if settings.all_roots or any(place.is_below(root) for root in scope)
             }
             self._told.update(allowed)
-            # Constant for the life of a connection.  Names of trusted directories mean those of this machine.
+            # Constant for the life of a connection.  Trusted directories are local ones.
             trusted = self._trusted.setdefault(identifier, settings.trust if isinstance(settings.trust, bool) else None)
             self._deliver(identifier, context_update(describe(snapshot, allowed, trusted)))
 
@@ -210,7 +209,7 @@ class PlaceContext:
         """Return the files of `snapshot` that no rule excludes.
 
         :raises LinkError: when the pipe is broken
-        :raises RequestError: when the relay cannot look
+        :raises RequestError: when the relay fails
         """
         exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
         self._looked = await self._look(link, settings, list(exposures))
@@ -221,7 +220,7 @@ class PlaceContext:
         }
 
     def access(self, peer: Peer) -> Access | None:
-        """Return the access of the CLI in the process `peer` there; None as long as it is not known."""
+        """Return the access of the CLI in the process `peer` there, or None while unknown."""
         settings, snapshot = self._settings, self._snapshot
         if settings is None:
             return None
@@ -240,10 +239,10 @@ class PlaceContext:
         )
 
     async def look(self, paths: Sequence[str]) -> Mapping[str, Looked]:
-        """Return what lies at each of `paths` there; without those of which the relay cannot say it.
+        """Inspect `paths` there; omit those that the relay cannot inspect.
 
         :raises LinkError: when the pipe is broken
-        :raises RequestError: when the relay cannot look
+        :raises RequestError: when the relay fails
         """
         if self._link is None or self._settings is None:
             raise LinkError("the connection has ended")
@@ -282,7 +281,7 @@ class PlaceContext:
 
 
 def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:
-    """Return those of `paths` in shared directories that lead out of these here, whatever the relay says of them."""
+    """Return those of `paths` in shared directories whose links lead out of these on this machine."""
     files = {path: names.file(path) for path in paths}
     here = {path: ResolvedPath.of(file.path).real for path, file in files.items() if not file.place}
     tops = [ResolvedPath.of(each.here).real for each in names.shared] if here else []
@@ -294,7 +293,7 @@ def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:
 
 
 def rules_of(file: IgnoreFile, found: Mapping[str, Any]) -> Rules:
-    """Return the rules in `file`, by what the relay has `found` there."""
+    """Return the rules in `file`, by the relay's answer `found`."""
     if not found:
         return Rules(file, None, None)
     try:

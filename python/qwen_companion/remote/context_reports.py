@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tells Emacs what CLIs at places were told, and which files they are not told of, while the user is looking."""
+"""Reports to Emacs, while the user watches, the context sent to CLIs at places and the files withheld."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ContextReports:
-    """The contexts that went out to the sessions of all places."""
+    """The contexts sent to the sessions of all places."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ContextReports:
         place_of: Callable[[str], Place | None],
         contexts: Callable[[], Iterable[PlaceContext]],
     ) -> None:
-        """Tell Emacs by `tell`; `place_of` finds the place of a session, `contexts` returns those of all places."""
+        """Report to Emacs by `tell`; `place_of` returns a session's place, `contexts` those of all places."""
         self._tell = tell
         self._place_of = place_of
         self._contexts = contexts
@@ -36,14 +36,14 @@ class ContextReports:
         self._exclusions_told: tuple[Exclusion, ...] = ()
 
     def watch(self, on: bool) -> None:
-        """Begin to report what sessions are told, with what they were told last, or cease to."""
+        """Start or stop reporting; start with the last context of each session."""
         self._is_watched = on
         if on:
             for session in self._sent:
                 self._tell_sent(session)
 
     def sent(self, session: str, text: str, time: int) -> None:
-        """Note that the context `text` has gone out to `session` at `time`, in ms since the epoch."""
+        """Record that the context `text` went to `session` at `time`, in ms since the epoch."""
         self._sent[session] = text, time
         if self._is_watched:
             self._tell_sent(session)
@@ -51,11 +51,11 @@ class ContextReports:
                 self.tell_exclusions(self._exclusions)
 
     def drop_session(self, session: str) -> None:
-        """Note that a session has ended."""
+        """Remove an ended session."""
         self._sent.pop(session, None)
 
     def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
-        """Tell Emacs of `exclusions`, but for files of places that CLIs there are told of."""
+        """Report `exclusions` to Emacs, without the files that CLIs at their place get."""
         self._exclusions = exclusions
         self._exclusions_told = self._excluded_everywhere()
         self._tell(ExclusionList(self._exclusions_told))
@@ -68,7 +68,7 @@ class ContextReports:
             self._tell(ContextSent(session, False, place.context.root_of(session), time, text, context))
 
     def _excluded_everywhere(self) -> tuple[Exclusion, ...]:
-        """Return the exclusions that hold at places too, with the rules that do there."""
+        """Return the exclusions that hold at places too, with the rules there."""
         left: list[Exclusion] = []
         for each in self._exclusions:
             rule: str | None = each.rule

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of a root at a place, for the journal: what has changed there, and the bytes, in one request to the relay.
+"""The files of a root at a place, for the journal: changes there and their bytes, in one request to the relay.
 
-The relay names bytes by git's digests and remembers what it has told.  What it says is checked: names are below the
-root, bytes have the digest they are told with, and there are no more of them than of a root of this machine.
+The relay identifies bytes by git's digests and remembers what it has sent.  Its answers are checked: names are below
+the root, bytes match their digests, and limits are those of a local root.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from qwen_companion.state import write_private
 from qwen_companion.threads import on_event_loop
 
 _AT_ONCE = 5000
-"""Most files or digests that one request asks for."""
+"""Most files or digests in one request."""
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _UNKNOWN = Version("", 0)
 
 
 class _FarRules(RecordRules):
-    """The rules of a root at a place; `take` has them as they are there now."""
+    """The rules of a root at a place; `take` updates them."""
 
     def __init__(self, root: PlacedFile, home: str) -> None:
         self._there = root.path
@@ -67,7 +67,7 @@ class _FarRules(RecordRules):
         self._settled = ()
 
     def take(self, texts: Sequence[Mapping[str, Any]]) -> None:
-        """Take the `texts` of the ignore files there."""
+        """Set the `texts` of the ignore files there."""
         self._own.clear()
         settled = UserRules(self._options, {"HOME": self._home}).settle(NoLinks())
         self._settled = options.within(settled, self._spellings)
@@ -76,16 +76,16 @@ class _FarRules(RecordRules):
 
     @property
     def ignore_files(self) -> list[IgnoreFile]:
-        """The ignore files of CLIs, there or not."""
+        """The ignore files of CLIs, whether they exist or not."""
         return list(ignore_files([self._spellings]))
 
 
 @frozen
 class _Entry:
-    """A file there: `version` is None where it cannot be recorded for the reason `problem`.
+    """A file there: `version` is None if it cannot be recorded because of `problem`.
 
-    `born` is when it was made and `changed` when it was changed, in ms by the clock there, 0 if unknown.  `kept` says
-    that git there has its bytes.
+    `born` and `changed` are its creation and change time in ms by the clock there, 0 if unknown.  `kept` means that git
+    there has its bytes.
     """
 
     version: Version | None
@@ -98,26 +98,26 @@ class _Entry:
 
 
 class FarSite:
-    """The site of `root` at a place, see `Site`.  What waits for the relay is for threads."""
+    """The site of `root` at a place, see `Site`.  Methods that wait for the relay are for threads."""
 
     def __init__(self, root: PlacedFile, home: str, link: Callable[[], Link]) -> None:
-        """`home` is the home directory there, `link` returns the pipe to the place, or raises LinkError."""
+        """`home` is the home directory there; `link` returns the pipe to the place, or raises LinkError."""
         self._root = root
         self._link = link
         self.true = root.name
         self.home = PlacedFile(root.place, home).name
-        """The home directory, as Emacs has it."""
+        """Emacs's name of the home directory."""
         self.rules = _FarRules(root, home)
         self.complete = False
-        """Whether the relay tells of each change."""
+        """Whether the relay reports each change."""
         self.times: Mapping[bytes, float] = {}
-        """When the files have changed that a look has just found, in ms by the clock there."""
+        """The change times of the files found by the last scan, in ms by the clock there."""
         self._changed: Changed | None = None
         self._ahead = 0.0
-        """By how much the clock there is ahead of the one here, in ms."""
+        """How far the clock there is ahead of ours, in ms."""
 
     def true_directory(self, directory: str) -> str:
-        """See `Site`.  Links there are not looked at: a file behind one has no other name in the record."""
+        """See `Site`.  Links there are not followed: a file behind one has no other name in the record."""
         return directory
 
     def files(self, directory: str, store: Store) -> FarFiles:
@@ -129,10 +129,10 @@ class FarSite:
         return name.removeprefix(self._root.place)
 
     def stamp(self, _path: bytes) -> None:
-        """See `Site`: it is not known."""
+        """See `Site`: unknown."""
 
     def changed_at(self, path: bytes) -> float:
-        """See `Site`: of what a look has not found, it may have been just now."""
+        """See `Site`: a file that no scan found may have changed just now."""
         time = self.times.get(path)
         return (time - self._ahead) / 1000 if time else math.inf
 
@@ -151,30 +151,30 @@ class FarSite:
         return self
 
     async def cover(self, _directories: Collection[bytes]) -> Coverage:
-        """Let the next look, and those after it, watch the directories there; see `TreeWatch`."""
+        """Make the next scan start to watch the directories there; see `TreeWatch`."""
         return Coverage(self.complete, grown=False)
 
     def read(self) -> bool:
-        """See `TreeWatch`: the news come by themselves."""
+        """See `TreeWatch`: changes arrive unasked."""
         return False
 
     def close(self) -> None:
-        """Watch no longer, from the next look on."""
+        """Stop watching, from the next scan on."""
         self._changed = None
 
     def stir(self) -> None:
-        """Note that something has changed there."""
+        """Report that something has changed there."""
         if self._changed is not None:
             self._changed(None)
 
     # --- Requests, in a thread
 
     def name(self, path: str) -> bytes:
-        """Return the name in the record of `path`, relative to the root."""
+        """Return the record's name of `path`, which is relative to the root."""
         return os.fsencode(f"{self.true.rstrip('/')}/{path}")
 
     def path(self, name: bytes) -> str:
-        """Return the path relative to the root of `name` in the record."""
+        """Return the path, relative to the root, of `name` in the record."""
         return os.fsdecode(name)[len(self.true.rstrip("/")) + 1 :]
 
     def ask(self, request: str, **values: Any) -> tuple[dict[str, Any], bytes]:
@@ -185,7 +185,7 @@ class FarSite:
         return self._wait(lambda link: link.ask(request, root=self._root.path, **values))
 
     def look(self, since: int, skip: Sequence[str]) -> tuple[dict[str, Any], bytes]:
-        """Return the relay's answer to a look at all files; the rules are those of just now.
+        """Return the relay's answer to a scan of all files, with the current rules.
 
         :raises OSError: when there is none
         """
@@ -230,7 +230,7 @@ class FarSite:
         return self._wait(lambda link: link.read(f"{self._root.path.rstrip('/')}/{path}", MAX_FILE_BYTES))[0]
 
     def _change(self, request: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        """Do as `ask` does, with a request that changes something.
+        """Send a request that changes something, as `ask` does.
 
         :raises OSError: when there is no answer
         """
@@ -253,19 +253,19 @@ class FarFiles:
     """The files below the root of a site, see `Files`."""
 
     def __init__(self, site: FarSite, directory: str, store: Store) -> None:
-        """Keep in `directory` what is known of the last look."""
+        """Store in `directory` the state of the last scan."""
         self._site = site
         self._store = store
         self._contents = store.contents
         self._file = os.path.join(directory, "far-look")
         self._since = 0
-        """The last answer of the relay that was recorded."""
+        """The number of the relay's last recorded answer."""
         self._time: float | None = None
-        """When that was, in ms by the clock there; None before the first look."""
+        """Its time, in ms by the clock there; None before the first scan."""
         self._hidden: set[bytes] = set()
-        """Files that were left out at the last look: nobody knows what they were."""
+        """Files left out of the last scan, whose contents are unknown."""
         self._seen: set[bytes] = set()
-        """Files that were seen not to be there since the last look."""
+        """Files seen to be absent since the last scan."""
         self._ignored: set[bytes] = set()
         self._skipped: set[bytes] = set()
         with suppress(OSError, ValueError, TypeError):
@@ -353,14 +353,14 @@ class FarFiles:
         for start in range(0, len(changes), CHUNK):
             record(changes[start : start + CHUNK])
         found.changes += [change for change in changes if change.known]
-        # Written again since it was told: the next look has to tell it again.
+        # Rewritten since the report: the next scan has to report it again.
         self._skipped |= lost
 
     def _is_new(self, entry: _Entry) -> bool:
         return self._time is not None and entry.born >= self._time
 
     def _begin(self, entries: Mapping[bytes, _Entry], blobs: Mapping[str, bytes]) -> None:
-        """Take the files as they are; keep the bytes that git there has not, of which some came along in `blobs`."""
+        """Record the files as they are; store the bytes that git there lacks, some of which came in `blobs`."""
         if len(entries) > MAX_FILES:
             raise LimitError(f"it has {len(entries)} files, and {MAX_FILES} are the limit")
         self._contents.restart()
@@ -389,7 +389,7 @@ class FarFiles:
                 self._store.record([(path, last, now)], None, "", "")
 
     def _keep(self, changes: Sequence[Change]) -> set[bytes]:
-        """Keep the bytes before and after `changes`; return the files whose bytes have changed again."""
+        """Store the bytes before and after `changes`; return the files that changed again meanwhile."""
         digests = {change.before.digest for change in changes if change.before is not None}
         self._contents.put(self.fetch(digests).items())
         lacking = set(self._contents.lacking(change.after.digest for change in changes if change.after is not None))
@@ -433,7 +433,7 @@ class FarFiles:
         looks = (
             [read_look(value) for value in objects(self._site.ask("check", paths=made)[0].get("files"))] if made else []
         )
-        # One that is not there counts if it would be recorded.
+        # A missing file counts if it would be recorded.
         return len(looks) == len(made) and all(
             look and not (look.repository and look.ignored is not False) for look in looks
         )
@@ -454,7 +454,7 @@ class FarFiles:
         return None
 
     def directories(self) -> set[bytes]:
-        """See `Files`: the relay knows them."""
+        """See `Files`: the relay has them."""
         return set()
 
     def text(self, digest: str) -> bytes | None:
@@ -484,7 +484,7 @@ class FarFiles:
     # --- What the relay says
 
     def _entries(self, answer: Mapping[str, Any]) -> dict[bytes, _Entry]:
-        """Return the files in `answer`, and in what follows it."""
+        """Return the files in `answer` and its continuations."""
         found = dict(self._read_entries(answer.get("files")))
         while answer.get("more") is True and len(found) <= MAX_FILES:
             answer, _ = self._site.ask("rest")
@@ -498,7 +498,7 @@ class FarFiles:
                 yield name, _entry(value)
 
     def _read_name(self, value: object) -> bytes | None:
-        """Return the name in the record of the file `value`; None for one that is not below the root."""
+        """Return the record's name of the file `value`; None if it is not below the root."""
         with suppress(FileNameError):
             path = file_name(value, "/")[1:] if isinstance(value, str) and not value.startswith("/") else ""
             if path and os.path.normpath(path) == path and not {"..", ".git"} & set(path.split("/")):
@@ -506,14 +506,14 @@ class FarFiles:
         return None
 
     def _gone(self, answer: Mapping[str, Any], entries: Collection[bytes]) -> dict[bytes, int]:
-        """Return the files that are not there any more, with their inodes as far as these are known."""
+        """Return the removed files with their inodes, as far as known."""
         if answer.get("full") is True:
             return {name: 0 for name in self._contents.recorded() if name not in entries}
         pairs = ((self._read_name(path), inode) for path, inode in _pairs(answer.get("gone")))
         return {name: inode for name, inode in pairs if name is not None}
 
     def _fetch(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, _Entry, bytes]]:
-        """Yield those of the files `names` that are there, with their bytes."""
+        """Yield the existing ones of the files `names`, with their bytes."""
         left = [self._site.path(name) for name in names]
         while left:
             answer, data = self._site.ask("fetch", names=left[:_AT_ONCE], digests=[])
@@ -560,7 +560,7 @@ def _entry(value: Mapping[str, Any]) -> _Entry:
 
 
 def _blobs(answer: Mapping[str, Any], data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the bytes that came with `answer`, by their digests."""
+    """Yield the bytes that came with `answer`, with their digests."""
     start = 0
     for digest, size in _pairs(answer.get("blobs")):
         text = data[start : start + max(0, size)]
@@ -570,7 +570,7 @@ def _blobs(answer: Mapping[str, Any], data: bytes) -> Iterator[tuple[str, bytes]
 
 
 def _pairs(value: object) -> Iterator[tuple[str, int]]:
-    """Yield the pairs of a text and a number in `value`, if it is a list of the relay's."""
+    """Yield the pairs of a text and a number in `value`, a list from the relay."""
     for item in cast("list[object]", value) if isinstance(value, list) else []:
         parts = cast("list[object]", item) if isinstance(item, list) else []
         if len(parts) == 2 and isinstance(parts[0], str) and isinstance(parts[1], int):

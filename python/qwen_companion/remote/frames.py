@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The frames on the pipe to a relay.  The other side is a stranger's: nothing is kept before its size is checked."""
+"""The frames on the pipe to a relay.  The other side is untrusted: sizes are checked before anything is stored."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from qwen_companion.errors import CompanionError
 from qwen_companion.frozen import frozen
 
 VERSION = 4
-"""Of the frames and requests, as the relay names it."""
+"""The version of the frames and requests, as in the relay."""
 
 PIECE_BYTES = 64 * 1024
 """Largest piece of a stream in a frame."""
 
 WINDOW_BYTES = 256 * 1024
-"""Bytes of a stream that may be on their way in one direction."""
+"""Most bytes of a stream under way in one direction."""
 
 PART_BYTES = 2 * 1024 * 1024
 """Largest piece of a request in a frame."""
 
 MARK = b"\0qwen-companion relay\0"
-"""Comes before the first frame: a login shell may print anything before."""
+"""Precedes the first frame: a login shell may print anything before."""
 
 MAX_CHATTER_BYTES = 64 * 1024
 """Most bytes before the mark."""
@@ -38,7 +38,7 @@ _TIME = struct.Struct(">d")
 
 
 class Kind(IntEnum):
-    """What a frame carries."""
+    """The content of a frame."""
 
     HELLO = 0
     OPEN = 1
@@ -51,7 +51,7 @@ class Kind(IntEnum):
     EVENT = 8
     PING = 9
     PART = 10
-    """The beginning of a request that is too large for a frame."""
+    """A leading part of a request that is too large for a frame."""
 
 
 _LIMITS = {
@@ -69,24 +69,24 @@ _LIMITS = {
 
 
 class FrameError(CompanionError):
-    """The relay has broken the rules of the pipe."""
+    """The relay has violated the protocol."""
 
 
 @frozen
 class Frame:
-    """One frame; `stream` is the number of the stream or request it belongs to."""
+    """One frame of the stream or request with the number `stream`."""
 
     stream: int
     kind: Kind
     payload: bytes = b""
 
     def encode(self) -> bytes:
-        """Return it as it goes over the pipe."""
+        """Return its bytes for the pipe."""
         return _HEAD.pack(self.stream, self.kind, len(self.payload)) + self.payload
 
 
 class Decoder:
-    """Takes the bytes of a pipe and returns the frames in them."""
+    """Decodes the bytes of a pipe into frames."""
 
     def __init__(self) -> None:
         self._unread = bytearray()
@@ -123,9 +123,9 @@ class Decoder:
 
 
 def credit_of(payload: bytes) -> int:
-    """Return how many bytes of its stream have been taken, by the payload of a frame of credit.
+    """Return the number of bytes of a stream acknowledged by a credit frame with `payload`.
 
-    :raises FrameError: for another payload
+    :raises FrameError: for an invalid payload
     """
     if len(payload) != _COUNT.size:
         raise FrameError("a frame of credit has no number")
@@ -133,12 +133,12 @@ def credit_of(payload: bytes) -> int:
 
 
 def credit(count: int) -> bytes:
-    """Return the payload which says that `count` bytes of a stream have been taken."""
+    """Return the payload that acknowledges `count` bytes of a stream."""
     return _COUNT.pack(count)
 
 
 def deadline(time: float) -> bytes:
-    """Return the end of a request, with which the relay must begin before `time`, in ms by its own clock."""
+    """Return the trailer of a request that the relay must start before `time`, in ms by its own clock."""
     return _TIME.pack(time)
 
 
@@ -162,7 +162,7 @@ def write_message(values: Mapping[str, Any], data: bytes = b"") -> bytes:
 def read_message(payload: bytes) -> tuple[dict[str, Any], bytes]:
     """Return the values and the data in the `payload` of a request or reply.
 
-    :raises FrameError: when it is none
+    :raises FrameError: when it is invalid
     """
     if len(payload) < _LENGTH.size:
         raise FrameError("a reply does not say where its data begins")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files by which CLIs at a place find Emacs: the discovery file, the settings layer, the variables of terminals."""
+"""The files by which CLIs at a place find Emacs: discovery file, settings layer, terminals' variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qwen_companion.remote.link import Greeting, Link, objects
 from qwen_companion.tools.settings import PATH as TOOL_PATH
 
 LayerOf = Callable[[int, str, str, CommandHook | None], "JsonObject | None"]
-"""Returns the settings layer for a port, the secret of the hooks, that of the tools, and the command before edits.
+"""Returns the settings layer for a port, the hooks' secret, the tools' secret, and the command before edits.
 
 None for no layer.
 """
@@ -32,11 +32,11 @@ async def lay(
     layer_of: LayerOf,
     warn: Callable[[str], None],
 ) -> tuple[str, Mapping[str, str]]:
-    """Lay the files down for `roots`; return the path of that with the variables of terminals, and these.
+    """Write the files for `roots` there; return the path of the file of terminals' variables, and the variables.
 
-    `warn` is called with why the layer has not what else there is.
+    `warn` is called with the reason why the layer is incomplete.
 
-    :raises RequestError: when the relay cannot
+    :raises RequestError: when the relay fails
     :raises LinkError: when the pipe is broken
     """
     layer = await _lay_layer(link, greeting, keys, layer_of, warn)
@@ -49,7 +49,7 @@ async def lay(
         "port": str(keys.port),
         "workspacePath": workspace,
         "authToken": keys.token,
-        # A CLI deletes the file of a process that is not there.
+        # A CLI deletes the discovery file of a process that does not exist.
         "ppid": greeting.pid,
         "ideName": EDITOR_INFO["displayName"],
         "ideInfo": EDITOR_INFO,
@@ -63,7 +63,7 @@ async def lay(
 async def _lay_layer(
     link: Link, greeting: Greeting, keys: Keys, layer_of: LayerOf, warn: Callable[[str], None]
 ) -> str | None:
-    """Lay down the settings layer; return its path, None where there is none."""
+    """Write the settings layer; return its path, or None."""
     secret, command = keys.secrets[HOOK_PATH], None
     if greeting.curl:
         laid = (await link.request("lay", kind="header", port=keys.port, text=header_line(secret))).get("path")
@@ -84,7 +84,7 @@ async def _lay_layer(
 
 
 def _shell(variables: Mapping[str, str], node: str) -> str:
-    """Return the lines with which a shell there sets `variables`, and finds what lies beside its Node.js."""
+    """Return shell code that sets `variables` there, and adds the directory of Node.js to PATH."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     proxies = [f'export {name}="127.0.0.1,localhost${{{name}:+,${name}}}"' for name in ("NO_PROXY", "no_proxy")]
     return "\n".join([*lines, *proxies, f"PATH=$PATH:{shlex.quote(node)}", ""])
