@@ -269,7 +269,7 @@ the user of texts that a killed Emacs has left."
                 (length drafts)))))))
 
 (defun qwen-companion--connected ()
-  "Send a new Python process all that the previous one was told."
+  "Send the current state to a new Python process."
   (qwen-companion-tools-resend)
   (qwen-companion-context-resend)
   (qwen-companion-remote-resend)
@@ -375,10 +375,9 @@ and \\[qwen-companion-diff-reject] rejects it.
 The mode line says whether the companion is starting, could not be
 started, has no project for a CLI to run in, how many CLIs are
 connected, and how many proposals wait.  While a CLI is connected, a
-star marks that the file it is told of has unsaved text: the CLI reads
-the disk.  Buffers follow what is written then; the mode line of one
-whose file was deleted or renamed says so, and of one that differs from
-its file in a way that is left to you."
+star means that the file in focus has unsaved text, which the CLI does not
+see on disk.  Buffers then follow writes to their files, and their mode
+lines show a deleted or renamed file, and a difference for you to resolve."
   :global t
   :lighter (:eval (qwen-companion--lighter-parts))
   (cond ((not qwen-companion-mode)
@@ -451,8 +450,8 @@ argument, ask for the DIRECTORY."
 ;;;###autoload
 (defun qwen-companion-run-in-worktree (name)
   "Start a CLI in a git worktree NAME of the project's repository.
-It is made below .qwen/worktrees if it is not there, with a branch
-worktree-NAME.  An empty NAME takes one from the time.
+If it does not exist, create it below .qwen/worktrees, with a branch
+worktree-NAME.  An empty NAME is replaced by one made from the time.
 `qwen-companion-worktrees' lists the worktrees and removes them."
   (interactive "sWorktree (empty: named by the time): ")
   (let ((directory (qwen-companion-terminal-here))

@@ -209,9 +209,9 @@ A daemon that `qwen-companion-daemon-start' has started ends.
 (fn)" t)
 
 ;; qwen-companion-privacy.el
-(autoload 'qwen-companion-toggle-exclusion "qwen-companion-privacy" "Keep the file of this buffer from all CLIs, or follow the rules again.
-With a prefix argument SHOW, tell the CLIs of it although a rule forbids
-it, or follow the rules again.
+(autoload 'qwen-companion-toggle-exclusion "qwen-companion-privacy" "Hide the file of this buffer from all CLIs, or follow the rules again.
+With a prefix argument SHOW, show it to CLIs in spite of the rules, or
+follow the rules again.
 
 (fn &optional SHOW)" t)
 

@@ -1,4 +1,4 @@
-;;; qwen-companion-context.el --- What the user looks at  -*- lexical-binding: t; -*-
+;;; qwen-companion-context.el --- Report the user's context  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -16,8 +16,8 @@
 ;; not sent.
 ;;
 ;; A "view" is the buffer in which the user is in a file: the one that
-;; visits it, an indirect one, or an Org edit buffer.  Positions are told as
-;; positions in the file, selections as the text that is marked in the view.
+;; visits it, an indirect one, or an Org edit buffer.  Positions are
+;; sent as positions in the file, selections as text of the view.
 
 ;;; Code:
 
@@ -45,9 +45,8 @@ The CLIs count in UTF-16 units: the last cut is made when the text is
 encoded for them.")
 
 (defconst qwen-companion-context--file-limit 50
-  "Most files that are reported.
-More than a CLI takes, because those that are not on disk are left out
-later.")
+  "Limit of the files reported.
+CLIs accept fewer, but files that are not on disk are left out later.")
 
 (defvar qwen-companion-context--idle-timer nil)
 (defvar qwen-companion-context--one-shot nil
@@ -71,7 +70,7 @@ A value of `buffer-chars-modified-tick' in the view.")
 
 (defun qwen-companion-context-line (position)
   "Return the line of POSITION in the whole buffer, 1-based."
-  ;; Its own argument for that takes no position that is narrowed away.
+  ;; `line-number-at-pos' rejects positions outside of the narrowing.
   (save-restriction
     (widen)
     (line-number-at-pos position)))
@@ -236,7 +235,7 @@ only the ends of lines are the same in its edit buffers."
 (defun qwen-companion-context-region (view)
   "Return the selection in VIEW as (START END EACH-LINE CORNER), or nil.
 EACH-LINE is nil or, when a rectangle is selected, a function like
-`apply-on-rectangle'; CORNER tells one from another with the same START
+`apply-on-rectangle'; CORNER distinguishes rectangles with the same START
 and END.  The selection outlives a change of the window, as to the
 terminal that shall be asked about it."
   (when (memql qwen-companion-context--left

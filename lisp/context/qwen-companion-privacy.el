@@ -1,4 +1,4 @@
-;;; qwen-companion-privacy.el --- What no CLI is told  -*- lexical-binding: t; -*-
+;;; qwen-companion-privacy.el --- Files hidden from CLIs  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; Which files CLIs hear of.  The Python process applies the rules, as it
-;; knows the disk and asks git; here are the options, and the user's choice
-;; for a single file.
+;; Control which files CLIs are told of.  The Python process applies the
+;; rules, using the disk and git; this file has the options, and the user's
+;; choice for a single file.
 
 ;;; Code:
 
@@ -32,9 +32,8 @@ ignore file in the project's root names."
   :type '(repeat (string :tag "Pattern")))
 
 (defcustom qwen-companion-tell-all-roots nil
-  "Whether a CLI hears of files outside the root it works in.
-With nil, a CLI in one project does not hear of files of another one
-that you have open too."
+  "Whether a CLI is told of open files outside of its own root.
+With nil, a CLI in one project is not told of open files of another."
   :group 'qwen-companion
   :type 'boolean)
 
@@ -131,9 +130,9 @@ them.")
 
 ;;;###autoload
 (defun qwen-companion-toggle-exclusion (&optional show)
-  "Keep the file of this buffer from all CLIs, or follow the rules again.
-With a prefix argument SHOW, tell the CLIs of it although a rule forbids
-it, or follow the rules again."
+  "Hide the file of this buffer from all CLIs, or follow the rules again.
+With a prefix argument SHOW, show it to CLIs in spite of the rules, or
+follow the rules again."
   (interactive "P")
   (let ((buffer (or (buffer-base-buffer) (current-buffer)))
         (wanted (if show 'show 'hide)))

@@ -1,4 +1,4 @@
-;;; qwen-companion-problems.el --- What Flymake and Flycheck report  -*- lexical-binding: t; -*-
+;;; qwen-companion-problems.el --- Problems of Flymake and Flycheck  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 

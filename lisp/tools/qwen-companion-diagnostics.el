@@ -5,10 +5,10 @@
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 ;;; Commentary:
 
-;; After an edit by an agent, a file that a buffer visits is checked anew,
-;; even where no window shows it, and the model is told of the problems that
-;; the edit has added.  Problems are compared by their words and not by their
-;; places, as lines move.
+;; After an agent's edit of a visited file, the file is checked again, even if
+;; no window shows it, and problems added by the edit are reported to the
+;; model.  Problems are compared by their words, not by their lines, as lines
+;; move.
 ;;
 ;; With a prompt, the model is told of unsaved text and of errors in the file
 ;; in focus.
@@ -46,20 +46,19 @@ Its message is cut after LIMIT characters when that is non-nil."
 The agent waits a little longer, see `tools/diagnostics.py'.")
 
 (defconst qwen-companion-diagnostics--poll 0.03
-  "Seconds after which it is looked again whether checkers have reported.
-Neither flymake nor flycheck tells that of a check in which nothing has
-changed.")
+  "Seconds between polls of the checkers.
+Neither flymake nor flycheck announces a check without changes.")
 
 (defconst qwen-companion-diagnostics--most 20
   "Most problems that are reported to a model unasked.")
 
 (defconst qwen-companion-diagnostics--message-limit 300
-  "Most characters of a message of a checker that a model is told.")
+  "Limit in characters of a checker's message to a model.")
 
 (defvar-local qwen-companion-diagnostics--before nil
   "The problems known when an agent began to edit the file of this buffer.
-That is (TICK KNOWN WAIT . PROBLEMS); KNOWN is nil if nothing had been
-checked, WAIT that for the report of a language server, or nil.")
+The value is (TICK KNOWN WAIT . PROBLEMS); KNOWN is nil if nothing had been
+checked, WAIT waits for the report of a language server, or is nil.")
 
 (defun qwen-companion-diagnostics-on-edit-begins (payload)
   "Handle the `edit-begins' message PAYLOAD: note the problems there are.
@@ -86,7 +85,7 @@ buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--check ()
   "Start the checkers of the current buffer.
-Those that have the reports of a language server take them at once."
+Checkers with reports of a language server use these at once."
   (when (bound-and-true-p flymake-mode)
     (flymake-start))
   (when (bound-and-true-p flycheck-mode)

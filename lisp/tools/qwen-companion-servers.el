@@ -7,12 +7,11 @@
 
 ;; Language servers that eglot or lsp-mode has started are asked here, without
 ;; waiting: their functions for xref and imenu keep Emacs until the server
-;; answers, and eglot's for imenu reads keys meanwhile.  An answer is what the
-;; server said; it may not be able to say, fail, or take too long, and each of
-;; these is told from "there is none".
-;;
-;; Servers report problems by themselves.  What they report of the text that
-;; a buffer has now is told from what they report of an earlier one.
+;; answers, and eglot's for imenu reads keys meanwhile.  An answer is the
+;; server's; an unsupported question, a failure and a timeout are each
+;; distinguished from an empty answer.
+;; Servers report problems by themselves.  Reports on the present text of a
+;; buffer are distinguished from reports on an earlier one.
 
 ;;; Code:
 
@@ -41,7 +40,7 @@
 (defvar lsp--default-notification-handlers)
 
 (defconst qwen-companion-servers--wait 4
-  "Seconds that a server may take for an answer.
+  "Time limit in seconds for a server's answer.
 The Python process waits a little longer, see `tools/calls.py'.")
 
 ;;; Servers
@@ -60,8 +59,8 @@ which are private to it."
        (eglot-managed-p)))
 
 (defun qwen-companion-servers-current ()
-  "Return the language server for the current buffer, nil when there is none.
-That is an object to compare with `equal'."
+  "Return the language server for the current buffer, or nil.
+Compare servers with `equal'."
   (cond ((qwen-companion-servers--eglot-p)
          (eglot-current-server))
         ((bound-and-true-p lsp-managed-mode)
@@ -239,9 +238,8 @@ The first is the least; the other is for a server that is not known yet.")
 PUBLISHED is non-nil when there is one.  VERSIONED is non-nil when the
 server has said which text a report is about.  PAUSE
 is the longest time between two reports on one text, in seconds, nil when
-that was never measured.  WAITS are those that are on, by files.
-UNREPORTED has a key for each file that was opened, or closed, and not
-reported on since."
+that was never measured.  WAITS are the current waits by file.  UNREPORTED
+has a key for each file opened or closed without a report since."
   published versioned pause (waits (make-hash-table :test #'equal))
   (unreported (make-hash-table :test #'equal)))
 
@@ -381,8 +379,8 @@ which names no version, and reports on the new text later."
 
 (defun qwen-companion-servers-wait ()
   "Begin to wait for the report of the current buffer's server on its next text.
-Return an object for the functions below; nil when there is no server, or
-none whose reports can be seen."
+Return an object for the functions below, or nil when there is no server
+with observable reports."
   (when-let* (((qwen-companion-servers-current))
               (watch (qwen-companion-servers--watch-reports))
               (file (car (qwen-companion-servers--document))))

@@ -56,8 +56,8 @@ at most.  Qwen Code since 0.15 can be told."
                  (const :tag "Nothing" nil)))
 
 (defcustom qwen-companion-tell-unsaved t
-  "Whether models are told with a prompt which open files have unsaved text.
-They are told of errors in the file in focus too, unless
+  "Whether prompts tell models which open files have unsaved text.
+Errors in the file in focus are included too, unless
 `qwen-companion-tell-problems' is nil."
   :group 'qwen-companion
   :set #'qwen-companion-tools--set
@@ -190,8 +190,8 @@ Signal a `user-error' when the user hides it."
     buffer))
 
 (defun qwen-companion-tools-in-scope-p (name)
-  "Return non-nil when the CLI may hear of the file or directory NAME.
-The exclusions of single files are another matter."
+  "Return non-nil when the file or directory NAME is in the CLI's scope.
+Exclusions of single files are not checked here."
   (and name
        (if (eq t qwen-companion-tools--directories)
            ;; Of this machine, that is.
@@ -228,7 +228,7 @@ The exclusions of single files are another matter."
   (qwen-companion-tools-update))
 
 (defun qwen-companion-tools-forget ()
-  "Answer no call that waits."
+  "Forget each queued call."
   (qwen-companion-timers-cancel qwen-companion-tools--timer)
   (setq qwen-companion-tools--queue nil
         qwen-companion-tools--sent nil))
@@ -250,7 +250,7 @@ That is done by a timer: it may take long, and this is a process filter."
           (run-at-time seconds nil #'qwen-companion-tools--run-next))))
 
 (defun qwen-companion-tools--run-next ()
-  "Run the next call for which somebody waits."
+  "Run the next call that still needs an answer."
   (setq qwen-companion-tools--timer nil)
   (when-let* ((call (pop qwen-companion-tools--queue)))
     (let ((pause 0))
@@ -322,7 +322,7 @@ Nothing in it can ask the user, and it does not wait for long."
             id (format "Emacs could not do that (%s)" (error-message-string err)))))))))
 
 (defun qwen-companion-tools--failure (id text)
-  "Return the answer to the call ID that there is none, for the reason TEXT."
+  "Return the answer that the call ID has failed, for the reason TEXT."
   (list :id id
         :error (qwen-companion-tools--text
                 (concat text (unless (string-suffix-p "." text) ".")))))
