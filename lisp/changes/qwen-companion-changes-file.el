@@ -295,7 +295,8 @@ CODING is how its bytes are decoded: BYTES, or those on the disk."
   (let* ((path (qwen-companion-changes-file-path file))
          (from (qwen-companion-changes-file-from file))
          (path (if (and from (not (file-remote-p path))
-                        (not (file-attributes path)) (file-attributes from))
+                        (not (qwen-companion-disk-attributes path))
+                        (qwen-companion-disk-attributes from))
                    from
                  path))
          (visiting (qwen-companion-disk-visiting path)))

@@ -201,7 +201,7 @@ With UNDO nil, nothing is left to bring back, as far as is known at once."
 It says how much of them the journal will keep, if that is a lot."
   (let ((bytes (cl-loop for path in paths
                         unless (file-remote-p path)
-                        sum (or (file-attribute-size (file-attributes path)) 0))))
+                        sum (or (file-attribute-size (qwen-companion-disk-attributes path)) 0))))
     (if (< bytes qwen-companion-changes-undo--kept-from)
         ""
       (format "; the journal keeps %s of it, until M-x qwen-companion-journal-prune or for two weeks"

@@ -429,7 +429,7 @@ was not there before."
     (when (member ".git" (cons (file-name-nondirectory path)
                                (split-string (substring directory (length root)) "/")))
       (user-error "It belongs to git"))
-    (pcase (file-attribute-type (file-attributes path))
+    (pcase (file-attribute-type (qwen-companion-disk-attributes path))
       ('t
        (unless (and (equal path (qwen-companion-undo-step-path step))
                     (qwen-companion-undo-step-target step)

@@ -88,9 +88,15 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
       (string-replace "\r\n" "\n" text)
     text))
 
+(defun qwen-companion-disk-attributes (path)
+  "Return the attributes of PATH, or nil if nothing is there.
+That is also so if a directory above it is a link that leads to itself."
+  (ignore-error file-error
+    (file-attributes path)))
+
 (defun qwen-companion-disk--attributes (path)
   "Return the attributes of the file PATH, links followed, or nil."
-  (let ((attributes (file-attributes path)))
+  (let ((attributes (qwen-companion-disk-attributes path)))
     ;; Checking for links first would take as long as all of this.
     (if (stringp (file-attribute-type attributes))
         ;; A link may lead to itself.

@@ -1052,9 +1052,12 @@ A hunk is undone as the whole file is."
                    (mapcar #'qwen-companion-changes-test-bytes '("a/b" "q/p" "p/q"))))))
 
 (ert-deftest qwen-companion-changes-test-no-file-keeps-others-from-being-undone ()
-  "A link that leads to itself is deleted, and made again; one that fails is named."
+  "A link that leads to itself is deleted, and made again; one that fails is named.
+So is a file in whose directory's place such a link is."
   (qwen-companion-changes-test-with-turn '(("a.txt" "a\n") ("b.txt" "b\n") ("z.txt" "z\n"))
-      '(("a.txt" "A\n") ("b.txt" "B\n") ("loop" "loop") ("z.txt" "Z\n"))
+      '(("a.txt" "A\n") ("b.txt" "B\n") ("c/in.txt" "C\n") ("loop" "loop") ("z.txt" "Z\n"))
+    (delete-directory "c" t)
+    (make-symbolic-link "c" "c")
     (delete-file "loop")
     (make-symbolic-link "loop" "loop")
     (make-directory "d")
@@ -1068,7 +1071,9 @@ A hunk is undone as the whole file is."
                       (list :before nil :after "loop" :before-mode nil :after-mode 'link)
                     (apply texts path more)))))
       (let ((said (qwen-companion-changes-test--undo-turn "Prompt of one")))
-        (should (string-search "Undone in 3 files; left alone: b.txt (It is a symbolic link now)" said)))
+        (should (string-match-p
+                 "Undone in 3 files; left alone: in\\.txt (Apparent cycle of .*), b\\.txt (It is a symbolic link now)"
+                 said)))
       (should (equal '("a\n" "z\n") (mapcar #'qwen-companion-changes-test-bytes '("a.txt" "z.txt"))))
       (should-not (file-symlink-p "loop"))
       (goto-char (qwen-companion-items-start '(group "one")))
