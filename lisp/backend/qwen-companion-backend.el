@@ -66,44 +66,43 @@ Its value is a list of property lists (:id :session :path :digest).")
   "Number of the protocol spoken with the Python process.")
 
 (defconst qwen-companion-backend--start-limit '(2 . 15)
-  "How long a process may take until it is ready: (SECONDS . COUNT).
-It is given up after COUNT turns of a timer of SECONDS.")
+  "Time limit for the start of a process: (SECONDS . COUNT).
+Fail after COUNT turns of a timer of SECONDS.")
 
 (defconst qwen-companion-backend--restart-limit '(5 . 60)
   "At most so many restarts in so many seconds: (COUNT . SECONDS).")
 
 (defconst qwen-companion-backend--ping-limit '(1.8 . 4)
-  "When a process that does not answer hangs: (SECONDS . COUNT).
-It is asked every SECONDS and replaced after COUNT times that without an
-answer.  It may have to read a proposal of 100 MB first.")
+  "Time limit for answers of a process: (SECONDS . COUNT).
+Ping it every SECONDS, and replace it after COUNT pings without an answer.
+It may have to read a proposal of 100 MB first.")
 
 (defconst qwen-companion-backend--retry-delay 60
   "Seconds after a failure until a new process is tried.")
 
 (defconst qwen-companion-backend--exit-codes
   '((3 . package-missing) (4 . python-too-old) (5 . port-taken) (6 . bad-hello))
-  "Alist of the exit codes of the process that get a treatment of their own.
-The other half is in its `__main__.py'.")
+  "Alist of the exit codes of the process that have a special meaning.
+The process defines them in its `__main__.py'.")
 
 (cl-defstruct (qwen-companion-backend--connection
                (:constructor qwen-companion-backend--make-connection)
                (:copier nil))
   "A Python process and the connection to it.
-MANAGER is that of EPC, nil until it is connected.  TIMER looks whether
-the process is ready, and then whether it is still running.  UNANSWERED
-counts the turns of TIMER since the start or the last answer.  PUBLISHED
-and SERVING are non-nil once the process has said so; it is ready then."
+MANAGER is EPC's manager, nil until it is connected.  TIMER checks whether
+the process is ready, and then whether it still answers.  UNANSWERED counts
+the turns of TIMER since the start or the last answer.  PUBLISHED and
+SERVING are non-nil after these messages; the process is ready then."
   process manager timer (unanswered 0) published serving)
 
 (cl-defstruct (qwen-companion-backend--server
                (:constructor qwen-companion-backend--make-server)
                (:copier nil))
   "State that outlives a Python process and is handed to the next one.
-PORT is that of the server; RESERVE is a local socket at which the port
-is kept between two processes, see `qwen-companion-backend--make-reserve'.
-SESSIONS are the connected CLIs, as the process told them last.  SPOOL
-is the private directory through which long texts travel, FILES are the
-names of the discovery files."
+PORT is the server's port; RESERVE is a local socket that reserves it
+between two processes, see `qwen-companion-backend--make-reserve'.
+SESSIONS are the connected CLIs, as last reported.  SPOOL is the private
+directory for long texts, FILES are the names of the discovery files."
   port reserve sessions spool files)
 
 (defvar qwen-companion-backend--state 'off
@@ -157,8 +156,8 @@ of that machine, to be shown and compared but never looked up here."
   (qwen-companion-backend--server-sessions qwen-companion-backend--server))
 
 (defun qwen-companion-backend-note-question (id question)
-  "Note that the CLI of the session ID asks QUESTION in its terminal.
-While there is no process, its hooks cannot tell that."
+  "Record that the CLI of the session ID asks QUESTION in its terminal.
+Without a Python process, its hooks cannot report that."
   (setf (qwen-companion-backend--server-sessions qwen-companion-backend--server)
         (mapcar (lambda (session)
                   (if (not (equal id (qwen-companion-session-id session)))
@@ -180,8 +179,8 @@ Return nil when it has gone."
            :key #'qwen-companion-session-id :test #'equal))
 
 (defun qwen-companion-backend-process-text (session)
-  "Return the id of the process of SESSION for a person, or nil if unknown.
-That of another machine is followed by its name."
+  "Return the process id of SESSION as text, or nil if unknown.
+For another machine, append its name."
   (when-let* ((pid (or (qwen-companion-session-pid session)
                        (car (qwen-companion-session-ancestors session)))))
     (if-let* ((place (qwen-companion-session-place session)))
@@ -282,7 +281,7 @@ impossible."
 
 (defun qwen-companion-backend--spawn (python)
   "Run the server with the interpreter PYTHON and greet it."
-  ;; A cleaner of temporary files may have removed the one there was.
+  ;; A cleaner of temporary files may have removed it.
   (unless (and (qwen-companion-backend-spool)
                (file-directory-p (qwen-companion-backend-spool)))
     (setf (qwen-companion-backend--server-spool qwen-companion-backend--server)

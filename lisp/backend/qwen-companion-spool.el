@@ -30,9 +30,9 @@ The process has the same limit, in `emacs/plists.py'.")
 ;;; Garbage
 
 (defmacro qwen-companion-spool-without-collecting (&rest body)
-  "Evaluate BODY, collect no garbage meanwhile, and return its value.
-Around the work with a long text Emacs would collect it several times,
-and each takes as long as all that is done with 64 KB."
+  "Evaluate BODY without collecting garbage, and return its value.
+With a long text Emacs would collect garbage several times, and each
+collection takes as long as all the work on 64 KB."
   (declare (indent 0) (debug t))
   `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
      ,@body))
@@ -112,7 +112,7 @@ begins with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
   "Put the image of the clipboard into a new private file; return its name.
 Signal a `user-error' when there is none, or no Python process."
   (let ((image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
-                   (user-error "There is no image in the clipboard"))))
+                   (user-error "No image in the clipboard"))))
     (unless (qwen-companion-backend-spool)
       (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
     (qwen-companion-spool-write image 'no-conversion "image-" ".png")))

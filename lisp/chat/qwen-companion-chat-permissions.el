@@ -148,7 +148,7 @@ Each is (KEY . OPTION); KEY is nil for those beyond the digits."
       #'< :key #'qwen-companion-chat-permissions--danger))))
 
 (defun qwen-companion-chat-permissions--danger (option)
-  "Return the place of OPTION in the order from the safest to the most lasting."
+  "Return the rank of OPTION, from the safest to the most lasting."
   (let ((effects (mapcar #'car qwen-companion-chat-permissions--keys)))
     (or (cl-position (qwen-companion-chat-permissions--effect option) effects)
         (length effects))))
@@ -546,7 +546,7 @@ The user has to see all that is to be allowed."
          (qwen-companion-chat-permissions--item-report item))
         nil)
        ((cdr (qwen-companion-chat-permissions--input tool))
-        "what the tool is given is cut here")
+        "the tool's input is cut off here")
        ((cl-notevery
          (lambda (diff)
            (stringp (qwen-companion-chat-permissions--lines-of item diff)))
@@ -564,7 +564,7 @@ that `qwen-companion-diff-style' names."
          (tool (qwen-companion-chat-permissions--tool item)))
     (unless (or (qwen-companion-daemon-tool-diffs tool)
                 (qwen-companion-chat-permissions--input tool))
-      (user-error "There is nothing more to show"))
+      (user-error "Nothing more to show"))
     (if-let* ((plan (qwen-companion-proposal-by-id
                      (qwen-companion-chat-permissions--id item)))
               ((qwen-companion-proposal-chat plan)))
@@ -834,7 +834,7 @@ Other answers have digits."
         (`(,number . ,answer)
          (qwen-companion-chat-permissions--choose item number answer))
         (_ (qwen-companion-chat-permissions--check item)
-           (user-error "There is nothing to choose on this line"))))))
+           (user-error "Nothing to choose on this line"))))))
 
 (defun qwen-companion-chat-permissions--choose (item number answer)
   "Choose ANSWER to the question NUMBER, from 0, of ITEM; nil asks for one."

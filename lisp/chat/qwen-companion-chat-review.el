@@ -13,7 +13,7 @@
 ;; changed is allowed as it is; once its tool has written the file, the user's
 ;; changes are merged into the buffer that visits it, as one undo step, and
 ;; saved.  Its base is the proposed text, so other changes made to
-;; the file meanwhile stays.  The Python process tells the model about it.
+;; the file meanwhile stay.  The Python process tells the model about it.
 ;;
 ;; When the tool does not write the file, or nobody knows whether it did, the
 ;; user's text is kept in a buffer, see qwen-companion-rescue.el.
@@ -38,7 +38,7 @@
 It may be an edited plan, of which the model is told.
 PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
 at first, WANTED the user's version of it.  SESSION and TOOL are
-ids.  LOOKS is how often the buffer may still be looked at before it is
+ids.  LOOKS is the number of checks of the buffer left before it is
 reverted, see `qwen-companion-chat-review--apply'."
   proposal proposed wanted session tool (looks 30))
 

@@ -231,7 +231,7 @@ Do not send it."
 (defun qwen-companion-chat-send--require-text (start end)
   "Signal a `user-error' when START and END are the same."
   (when (= start end)
-    (user-error "There is no text to send")))
+    (user-error "No text to send")))
 
 ;;;###autoload
 (defun qwen-companion-chat-send-region (start end)

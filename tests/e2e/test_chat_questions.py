@@ -129,7 +129,7 @@ def test_a_command_that_is_run(stage: Stage) -> None:
     send(stage, "make it at length")
     stage.screen.wait_for("Asks:1")
     answer(stage, "Allow")
-    screen = stage.screen.wait_for("Not allowed yet: what the tool is given is cut here; C-c C-v shows it")
+    screen = stage.screen.wait_for("Not allowed yet: the tool's input is cut off here; C-c C-v shows it")
     assert re.search(r"\d+ characters more  C-c C-v shows all$", screen, re.MULTILINE)
     stage.screen.keys("C-c", "C-v")
     stage.screen.wait_for("*qwen-companion chat: input of")

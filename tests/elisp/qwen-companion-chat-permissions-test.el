@@ -366,7 +366,7 @@ KEYS are more keys of the tool, or others than those of that change."
   "Input that is cut in the conversation is allowed only after all was shown."
   (qwen-companion-chat-permissions-test-asked (:input "command: echo" :input-more 17) ()
     (should (qwen-companion-chat-permissions-test--shown-p "17 characters more  C-c C-v shows all"))
-    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Not allowed yet: what the tool is given is cut here")
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "Not allowed yet: the tool's input is cut off here")
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo\n; rm -rf /")
     (with-current-buffer "*qwen-companion chat: input of touch x*"

@@ -200,7 +200,7 @@ It is the value of `default-directory' there."
 (ert-deftest qwen-companion-chat-send-test-the-image-of-the-clipboard ()
   (qwen-companion-chat-send-test-with '(("project/a" ""))
     (qwen-companion-chat-test-workspace (expand-file-name "project"))
-    (qwen-companion-test-refused "\\`There is no image in the clipboard\\'" (qwen-companion-chat-paste-image))
+    (qwen-companion-test-refused "\\`No image in the clipboard\\'" (qwen-companion-chat-paste-image))
     (cl-letf (((symbol-function 'gui-get-selection)
                (lambda (_selection type) (and (eq type 'image/png) "\211PNG\r\n\0")))
               ((symbol-function 'qwen-companion-backend-spool) (lambda () default-directory)))
