@@ -54,7 +54,7 @@ def wait_for_outcomes(stage: Stage, *outcomes: str) -> None:
     def are_said() -> bool:
         said = re.findall(r"^\w+-\w\w: (.*)", stage.emacs.buffer_text("*Messages*"), re.MULTILINE)
         # On a busy machine one may seem to wait for a moment, or its receipt come late.
-        settled = [each for each in said if not each.startswith("delivered")]
+        settled = [each for each in said if not each.startswith(("delivered", "sent, no receipt yet"))]
         waits = outcomes[-1] != QUEUED or said[-1:] == [QUEUED]
         return waits and settled == [each for each in outcomes if each != QUEUED]
 

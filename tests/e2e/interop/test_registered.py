@@ -284,7 +284,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
 
         # It stands still; what it was sent it does when it goes on.
         os.kill(int(path.stem), signal.SIGSTOP)
-        silent, late = "it does not answer", "(delivered|at the model); it is no longer in the prompt buffer"
+        silent, late = "no receipt has come in", "(delivered|at the model); it is no longer in the prompt buffer"
         before = times_said(silent), times_said(late)
         prompt(stage, "are you there")
         stage.screen.wait_until(lambda: times_said(silent) > before[0], silent)
