@@ -210,7 +210,7 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send--target-chat ()
   "Return the most recent chat; with a prefix argument, let the user choose."
   (let ((chats (or (qwen-companion-chat-buffers)
-                   (user-error "There is no chat; M-x qwen-companion-chat begins one"))))
+                   (user-error "No chat; M-x qwen-companion-chat begins one"))))
     (if (and current-prefix-arg (cdr chats))
         (get-buffer
          (completing-read

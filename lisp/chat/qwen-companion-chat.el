@@ -246,7 +246,7 @@ See `qwen-companion-chat-handlers'.")
   (qwen-companion-chat--update))
 
 (defun qwen-companion-chat--end-reviews ()
-  "Close the reviews of edits that cannot be answered or written any more."
+  "Close the reviews of edits that can no longer be answered or written."
   (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
     (cond ((qwen-companion-chat-session-ended-p)
            (qwen-companion-chat-review-end

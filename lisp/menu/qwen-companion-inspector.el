@@ -425,7 +425,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
                 length))
        (when (and marked (> marked length)
                   (qwen-companion-context-selection-full-p text))
-         (propertize (format ", %d more are not told" (- marked length))
+         (propertize (format ", %d more not sent" (- marked length))
                      'face 'qwen-companion-inspector-warning))
        (when (< (length shown) length)
          (qwen-companion-inspector--annotate " ..."))
@@ -678,7 +678,7 @@ On a call of a tool, copy what the model got."
     (key
      (kill-new (qwen-companion-inspector--report-text
                 (or (qwen-companion-inspector--report-of
-                     (or (nth 1 key) (user-error "There is no CLI here")))
+                     (or (nth 1 key) (user-error "Not on a CLI")))
                     (user-error "Nothing has been sent to this CLI yet"))))
      (message "Copied the JSON that was told last"))))
 

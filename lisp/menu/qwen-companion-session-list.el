@@ -313,7 +313,7 @@ For a registered CLI that does nothing for us, return when it has started."
   "Return the session or registered CLI on the line at point.
 Signal a `user-error' where there is none."
   (or (qwen-companion-registry-find (tabulated-list-get-id))
-      (user-error "There is no CLI on this line")))
+      (user-error "No CLI on this line")))
 
 (defun qwen-companion-session-list--read (prompt)
   "Return the session at point in the list; elsewhere ask for one with PROMPT."

@@ -67,7 +67,7 @@ the package itself."
   (let ((directories (qwen-companion-environment-directories))
         (controller (qwen-companion-uninstall--controller)))
     (unless directories
-      (user-error "There is nothing of the companion in %s or %s"
+      (user-error "Nothing of the companion in %s or %s"
                   (abbreviate-file-name qwen-companion-backend-directory)
                   (abbreviate-file-name (qwen-companion-environment-records))))
     (when (yes-or-no-p

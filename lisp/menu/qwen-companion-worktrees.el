@@ -285,7 +285,7 @@ is in no window, refresh all when it is shown again."
 (defun qwen-companion-worktrees--at-point ()
   "Return the worktree on the line at point, or signal a `user-error'."
   (or (qwen-companion-worktrees--tree (tabulated-list-get-id))
-      (user-error "There is no worktree on this line")))
+      (user-error "No worktree on this line")))
 
 (defun qwen-companion-worktrees--main-p (tree)
   "Return non-nil when TREE is the main one of its repository."
@@ -387,7 +387,7 @@ worktree, or where this one began.  SCOPE is as
                  (unless (qwen-companion-worktrees--main-p tree)
                    '(("where it began" . begun))))))
     (unless scopes
-      (user-error "There is no other worktree"))
+      (user-error "No other worktree"))
     (cdr (assoc (completing-read "Compare with: " scopes nil t nil nil (caar scopes)) scopes))))
 
 (defun qwen-companion-worktrees-remove (tree)

@@ -151,7 +151,7 @@ NAME says what it is."
   (qwen-companion-ask--release-exit))
 
 (defun qwen-companion-ask--release-exit ()
-  "Do nothing on exit any more when the current buffer was the last prompt."
+  "Remove the exit hook when the current buffer was the last prompt."
   (unless (seq-some (lambda (buffer)
                       (and (not (eq buffer (current-buffer)))
                            (buffer-local-value 'qwen-companion-ask-mode buffer)))

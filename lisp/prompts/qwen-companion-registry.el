@@ -202,7 +202,7 @@ writes last wins."
     (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
     (gone . "it has ended")
     (too-long . "the prompt is longer than a million characters")
-    (no-token . "there is no token for it any more; send it again to make one"))
+    (no-token . "the token for it is gone; send the prompt again to make one"))
   "Reasons why a prompt has not arrived: (STATUS . WORDS).")
 
 (defconst qwen-companion-registry--remembered 1000

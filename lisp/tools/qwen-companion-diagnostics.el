@@ -229,7 +229,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
       #'qwen-companion-diagnostics--prompt-facts)
 
 (defun qwen-companion-diagnostics-forget ()
-  "Forget the problems known before edits, and note no reports any more."
+  "Forget the problems known before edits, and stop recording reports."
   (qwen-companion-servers-forget)
   (dolist (buffer (buffer-list))
     (with-current-buffer buffer

@@ -544,7 +544,7 @@ from one entry to the next."
   "Return the problems that the last compilation has reported."
   (with-current-buffer (qwen-companion-tools-read--output-buffer)
     (unless (derived-mode-p 'compilation-mode)
-      (user-error "The last output in Emacs is no compilation; call test_output to read it"))
+      (user-error "The last output in Emacs is not a compilation; call test_output to read it"))
     (compilation--ensure-parse (point-max))
     (let ((position (point-min))
           found)

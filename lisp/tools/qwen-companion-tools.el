@@ -152,7 +152,7 @@ value, or a function that returns one, at once or within a few seconds.  A
        (pcase kind
          (`(choice . ,(and (pred consp) choices))
           (unless (cl-every #'stringp choices)
-            (error "A choice of the tool %s is no string" tool)))
+            (error "A choice of the tool %s is not a string" tool)))
          ((guard (memq kind '(string integer boolean path line))))
          (_ (error "The tool %s has an argument of unknown kind %S" tool kind)))
        (append (list :name (symbol-name variable)
@@ -291,7 +291,7 @@ That is done by a timer: it may take long, and this is a process filter."
                        (mapcar (lambda (argument)
                                  (cadr (assoc (plist-get argument :name) given)))
                                (qwen-companion-tools--tool-arguments tool))))
-          (t (user-error "This tool is not there any more")))))
+          (t (user-error "This tool no longer exists")))))
 
 (defun qwen-companion-tools--protected (id function)
   "Return the value of FUNCTION, or the answer to the call ID that it failed.

@@ -242,7 +242,7 @@ context."
       (qwen-companion-context)
       (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active "main.py" (make-string 16384 ?x)))
       (let ((text (qwen-companion-inspector-test--text)))
-        (should (string-search "16384 characters selected, 3616 more are not told ...\n" text))
+        (should (string-search "16384 characters selected, 3616 more not sent ...\n" text))
         (should (< (length text) 2000)))
       ;; Still the same is selected, but that has not been told yet.
       (qwen-companion-inspector-test--told (qwen-companion-inspector-test--active "main.py" "xxx"))
