@@ -149,11 +149,11 @@ A list of the prompt and, for each that was offered, what the line says."
   (qwen-companion-chat-choices-test-with
     (dolist (name '("scripted" ""))
       (qwen-companion-chat-choices-test-choosing name
-        (should (equal "The model is scripted already"
+        (should (equal "The model is already scripted"
                        (qwen-companion-chat-choices-test--refused
                         #'qwen-companion-chat-set-model)))))
     (qwen-companion-chat-choices-test-choosing "Default"
-      (should (equal "The approval mode is Default already"
+      (should (equal "The approval mode is already Default"
                      (qwen-companion-chat-choices-test--refused #'qwen-companion-chat-set-mode))))
     (qwen-companion-chat-test-session :state 'idle)
     (qwen-companion-chat-choices-test-choosing ""

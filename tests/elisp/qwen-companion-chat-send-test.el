@@ -83,7 +83,7 @@ It is the value of `default-directory' there."
     (should-error (qwen-companion-chat-send-buffer) :type 'user-error))
   (with-temp-buffer
     (insert "x")
-    (qwen-companion-test-refused "There is no chat" (qwen-companion-chat-send-buffer))))
+    (qwen-companion-test-refused "No chat" (qwen-companion-chat-send-buffer))))
 
 (ert-deftest qwen-companion-chat-send-test-the-chat-is-chosen ()
   "The one used last, or with a prefix argument one that the user names."

@@ -431,7 +431,7 @@ context."
       (pcase-dolist (`(,item ,why) '(("far.py" "outside of the project")
                                      ("gone.py" "No buffer visits")
                                      ("new.py" "not on disk")
-                                     ("Qwen Code" "no file here")))
+                                     ("Qwen Code" "Not on a file")))
         (qwen-companion-inspector-test--go-to item)
         (qwen-companion-test-refused (regexp-quote why)
           (qwen-companion-inspector-toggle-exclusion)))
