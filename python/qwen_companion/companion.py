@@ -102,22 +102,22 @@ class _Editor:
         return await self._bridge.call(message, CLOSE_S)
 
     def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
-        self._bridge.tell(messages.ProposalOrphan(proposal.id, reason))
+        self._bridge.notify(messages.ProposalOrphan(proposal.id, reason))
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
-        self._bridge.tell(messages.ProposalReleased(proposal.id, reason, answerable))
+        self._bridge.notify(messages.ProposalReleased(proposal.id, reason, answerable))
 
     def written(self, proposal: Proposal, exactly: bool) -> None:
-        self._bridge.tell(messages.ProposalWritten(proposal.id, exactly))
+        self._bridge.notify(messages.ProposalWritten(proposal.id, exactly))
 
     def warn(self, text: str) -> None:
-        self._bridge.tell(messages.Notice(text))
+        self._bridge.notify(messages.Notice(text))
 
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
         return await self._bridge.call(messages.TypeKey(proposal.id, key, prompt), VISITED_S)
 
     def settled(self, identifier: str) -> None:
-        self._bridge.tell(messages.Delivered(identifier))
+        self._bridge.notify(messages.Delivered(identifier))
 
     async def is_visited(self, path: str) -> bool:
         known = self._places.is_visited(path)
@@ -155,14 +155,14 @@ class Companion:
         self._tools = Tools(
             lambda call: self._bridge.call(call, timeout=None),
             self._access,
-            self._bridge.tell,
+            self._bridge.notify,
         )
         self._diagnostics = Diagnostics(
             self._tools,
             lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
         )
         self._tool_server = ToolServer(self._tools, self._find_caller)
-        tell = self._bridge.tell
+        tell = self._bridge.notify
         self._journal = JournalFront(
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._is_unreviewed
         )
@@ -190,10 +190,10 @@ class Companion:
         return ContextDistributor(
             os.environ,
             deliver=self._deliver_context,
-            report_context=lambda session, roots, sent, text: self._bridge.tell(
+            report_context=lambda session, roots, sent, text: self._bridge.notify(
                 messages.ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
             ),
-            report_exclusions=lambda exclusions: self._places.reports.tell_exclusions(exclusions),
+            report_exclusions=lambda exclusions: self._places.reports.report_exclusions(exclusions),
             warn=self._warn,
         )
 
@@ -207,7 +207,7 @@ class Companion:
                 port, secret, command, tool_settings(port, tools, self._tools.definitions)
             ),
             deliver=self._deliver_context,
-            tell=self._bridge.tell,
+            tell=self._bridge.notify,
             roots_changed=lambda: self._journal.update_roots(),
             set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
         )
@@ -244,7 +244,7 @@ class Companion:
             known=self._hello.sessions,
             sessions=self._sessions.states,
             changed=self._hooks_reported,
-            report_answers=lambda session, answers: self._bridge.tell(messages.HookAnswers(session, answers)),
+            report_answers=lambda session, answers: self._bridge.notify(messages.HookAnswers(session, answers)),
             listeners=[self._diagnostics, self._journal, self._journal.rewinds, self._meter],
             added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
             elsewhere=self._places,
@@ -265,7 +265,7 @@ class Companion:
             requests=self._requests,
             registry=self._registry,
             daemon=self._daemon,
-            rewinds=Rewinds(self._bridge.tell, self._services, self._peer_of),
+            rewinds=Rewinds(self._bridge.notify, self._services, self._peer_of),
             stop=self._end_for_good,
         )
 
@@ -297,10 +297,10 @@ class Companion:
         # The request of a hook has ended with the process that held it.
         for item in self._hello.proposals:
             if item.id.startswith(HOOK_PREFIX):
-                self._bridge.tell(messages.ProposalOrphan(item.id))
+                self._bridge.notify(messages.ProposalOrphan(item.id))
 
     def _warn(self, text: str) -> None:
-        self._bridge.tell(messages.Notice(text))
+        self._bridge.notify(messages.Notice(text))
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
@@ -328,7 +328,7 @@ class Companion:
         async with self._services:
             try:
                 async with anyio.create_task_group() as jobs:
-                    self._bridge.start(self._inbox.take, self._ended.set)
+                    self._bridge.start(self._inbox.handle, self._ended.set)
                     jobs.start_soon(self._publisher.run)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._requests.run)
@@ -421,7 +421,7 @@ class Companion:
         server = self._server = McpServer(
             self._listener, self._token, self._sessions, self._diff_tools, doors, self._places.keys
         )
-        await server.serve(lambda: self._bridge.tell(messages.Serving()))
+        await server.serve(lambda: self._bridge.notify(messages.Serving()))
         self._ended.set()
 
 

@@ -46,7 +46,7 @@ class DaemonFront:
         self._scope: anyio.CancelScope | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
 
-    def take(self, call: DaemonCall) -> None:
+    def handle(self, call: DaemonCall) -> None:
         """Carry out `call`; with the first one, begin to serve."""
         if self._scope is None:
             self._scope = anyio.CancelScope()
@@ -90,7 +90,7 @@ class DaemonFront:
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, self._stop_s)
                 async for call in self._calls_left:
-                    dispatcher.take(call)
+                    dispatcher.handle(call)
 
     async def _refuse(self, text: str) -> None:
         """Answer each call about the daemon with `text`, until cancelled."""
@@ -99,7 +99,7 @@ class DaemonFront:
 
         async for call in self._calls_left:
             # Emacs forgets the state when it asks for another daemon.
-            self._bridge.tell(DaemonState("refused", text=text))
+            self._bridge.notify(DaemonState("refused", text=text))
             with suppress(MessageError):
                 if (request := request_of(call)) is not None:
-                    self._bridge.tell(Reply(request, text, "refused"))
+                    self._bridge.notify(Reply(request, text, "refused"))

@@ -47,14 +47,14 @@ class Inbox:
     rewinds: Rewinds
     stop: Callable[[], None]
 
-    def take(self, message: messages.Incoming) -> None:
+    def handle(self, message: messages.Incoming) -> None:
         """Handle a call by Emacs; to be called in the order of the calls."""
         if isinstance(message, messages.Roots):
             self.publisher.set_roots(message)
             self.distributor.set_roots(message.roots)
             self.journal.set_roots(message.roots)
         elif isinstance(message, Settings):
-            self._take_settings(message)
+            self._set_settings(message)
         elif isinstance(message, Snapshot):
             self.distributor.set_snapshot(message)
             self.places.set_snapshot(message)
@@ -68,24 +68,24 @@ class Inbox:
             holder = self.doors if message.id.startswith(HOOK_PREFIX) else self.diff_tools
             holder.decide(message.id, Decision(message.content, message.reason, message.mode))
         else:
-            self._takers[type(message)](message)
+            self._handlers[type(message)](message)
 
     @cached_property
-    def _takers(self) -> Mapping[type[messages.Incoming], Callable[[Any], None]]:
+    def _handlers(self) -> Mapping[type[messages.Incoming], Callable[[Any], None]]:
         """The parts that each take one kind of call alone."""
         return {
-            **dict.fromkeys(get_args(messages.QueuedCall), self.requests.take),
-            **dict.fromkeys(get_args(messages.RegistryCall), self.registry.take),
-            **dict.fromkeys(get_args(messages.JournalCall), self.journal.take),
+            **dict.fromkeys(get_args(messages.QueuedCall), self.requests.handle),
+            **dict.fromkeys(get_args(messages.RegistryCall), self.registry.handle),
+            **dict.fromkeys(get_args(messages.JournalCall), self.journal.handle),
             messages.ReviewRelease: lambda release: self.doors.release(release.id),
             messages.ToolsOffered: self._offer_tools,
-            messages.ToolAnswer: self.tools.take,
+            messages.ToolAnswer: self.tools.handle,
             messages.PlacesWanted: self.places.want,
             messages.RunAt: self.places.run_at,
             messages.PlacePassword: self.places.give_password,
             messages.ListPlaceFiles: self.places.list_files,
-            messages.RewindRecorded: self.rewinds.take,
-            messages.DaemonCall: self.daemon.take,
+            messages.RewindRecorded: self.rewinds.handle,
+            messages.DaemonCall: self.daemon.handle,
             messages.Stop: lambda _: self.stop(),
         }
 
@@ -98,7 +98,7 @@ class Inbox:
             self.publisher.publish_again()
             self.places.lay_again()
 
-    def _take_settings(self, settings: Settings) -> None:
+    def _set_settings(self, settings: Settings) -> None:
         if self.doors.set_settings(settings):
             self.publisher.publish_again()
         self.sessions.offers_reviews = not settings.no_reviews

@@ -67,9 +67,9 @@ class Publisher:
         """Publish after each change, and keep the files current, until cancelled."""
         async with anyio.create_task_group() as jobs:
             jobs.start_soon(self._publish)
-            jobs.start_soon(self._keep_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
-            jobs.start_soon(self._keep_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
-            jobs.start_soon(self._keep_layer)
+            jobs.start_soon(self._renew_files, partial(anyio.sleep, RENEW_S), self._discovery.renew)
+            jobs.start_soon(self._renew_files, self._wait_for_ancestors, self._discovery.follow_ancestors)
+            jobs.start_soon(self._renew_layer)
 
     async def remove(self) -> None:
         """Remove the layer and the discovery files."""
@@ -86,7 +86,7 @@ class Publisher:
                 continue
             async with self._files_lock:
                 done, layer, files = await in_thread(self._write, roots)
-                self._tell_files(files)
+                self._send_files(files)
             self._tell(
                 Published(
                     roots=roots.roots,
@@ -103,18 +103,18 @@ class Publisher:
         done = self._discovery.publish(roots.roots)
         return done, self._doors.install(), self._discovery.paths()
 
-    async def _keep_layer(self) -> None:
+    async def _renew_layer(self) -> None:
         while True:
             await anyio.sleep(RENEW_S)
             if not await in_thread(self._doors.is_current):
                 self.publish_again()
 
-    async def _keep_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
+    async def _renew_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:
         while True:
             await wait()
             async with self._files_lock:
                 warnings = await in_thread(task)
-                self._tell_files(await in_thread(self._discovery.paths))
+                self._send_files(await in_thread(self._discovery.paths))
             for warning in warnings:
                 self._tell(Notice(warning))
 
@@ -138,7 +138,7 @@ class Publisher:
                     waits.start_soon(wait, pid)
                 await anyio.sleep_forever()
 
-    def _tell_files(self, files: tuple[str, ...]) -> None:
+    def _send_files(self, files: tuple[str, ...]) -> None:
         if files != self._files:
             self._files = files
             self._tell(FileList(files))

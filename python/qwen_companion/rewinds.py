@@ -40,7 +40,7 @@ class Rewinds:
         self._tasks = tasks
         self._peer_of = peer_of
 
-    def take(self, call: messages.RewindRecorded) -> None:
+    def handle(self, call: messages.RewindRecorded) -> None:
         """Carry `call` out, and answer it once."""
         self._tasks.start_soon(self._answer, call)
 

@@ -96,7 +96,7 @@ class Emacs:
         self._requests += 1
         request = f"request {self._requests}"
         payload = {key.replace("_", "-"): value for key, value in values.items()} | {"request": request}
-        self.dispatcher.take(DaemonCall(method, Plist(loads(dumps(payload)))))
+        self.dispatcher.handle(DaemonCall(method, Plist(loads(dumps(payload)))))
         return request
 
     async def reply(self, request: str) -> messages.Reply:

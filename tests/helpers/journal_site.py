@@ -254,12 +254,12 @@ class Site:
         """Send a request and return the answer to it."""
         self._requests += 1
         number = self._requests
-        self.front.take(make(number))
+        self.front.handle(make(number))
         await self.when(lambda: number in [reply.id for reply in self.told_of(JournalReply)])
         return next(reply for reply in self.told_of(JournalReply) if reply.id == number)
 
     def say(self, call: JournalCall) -> None:
-        self.front.take(call)
+        self.front.handle(call)
 
     def write(
         self, name: str, data: bytes, turn: str | None = None, label: str | None = None, source: str | None = None

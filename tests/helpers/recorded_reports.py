@@ -74,7 +74,7 @@ class Telling:
 
     def take(self, *items: StreamItem) -> list[Notification]:
         """Take `items` of the stream."""
-        return self._tell([output for item in items for output in self.session.take(item)])
+        return self._tell([output for item in items for output in self.session.handle(item)])
 
     def status(self, found: StatusReply) -> list[Notification]:
         """Take the status `found`."""
@@ -86,24 +86,24 @@ class Telling:
             if isinstance(output, Change):
                 self._outbox.change(self.session.id, output)
             else:
-                self._outbox.tell(output)
+                self._outbox.queue(output)
             if isinstance(output, ToolChange):
                 self._tools[output.id] = output
             elif isinstance(output, Permission) and output.state == OPEN:
                 asked.append(output)
         if self._told != self.session.info:
             self._told = self.session.info
-            self._outbox.tell(self._told)
+            self._outbox.queue(self._told)
         for permission in asked:
             self._tell_changes(permission)
-        return self._outbox.take()
+        return self._outbox.drain()
 
     def _tell_changes(self, permission: Permission) -> None:
         """Tell the texts of the changes that `permission` is about, which a chat asks for at once, in its order."""
         held = self.session.tool(str(permission.tool))
         assert held is not None
         for index in range(len(self._tools[held.id].diffs)):
-            self._outbox.tell(ToolText(self.session.id, held.id, DIFF, index, str(held.text(DIFF, index))))
+            self._outbox.queue(ToolText(self.session.id, held.id, DIFF, index, str(held.text(DIFF, index))))
 
 
 def _session_of(names: Iterable[str]) -> Telling:

@@ -93,7 +93,7 @@ async def rewind(
     call = RewindRecorded(1, (str(program),), str(directory), session, tree, RECORDED, 1500, prompt)
     async with anyio.create_task_group() as tasks:
         front = rewinds.Rewinds(answers.put_nowait, tasks, lambda _: None if cli is None else cli.peer)
-        front.take(call)
+        front.handle(call)
     answer = answers.get_nowait()
     assert answers.empty()
     assert isinstance(answer, RecordedRewound)

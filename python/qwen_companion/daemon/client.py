@@ -255,7 +255,7 @@ class DaemonClient:
         )
         return reply.message_id if reply.accepted else None
 
-    async def take_back_mid_turn(self, session_id: str, message_id: str) -> bool:
+    async def withdraw_mid_turn(self, session_id: str, message_id: str) -> bool:
         """Withdraw a message for the running turn; return False when the model has read it."""
         path = f"/mid-turn-messages/{quote(message_id, safe='')}"
         return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed

@@ -147,7 +147,7 @@ class DaemonConnection:
             DaemonState("connecting", host=urlsplit(client.url).netloc, local=self._local is not None, workspace=root)
         )
         used = False
-        silence = self._tasks.start(self._tell_silence, client)
+        silence = self._tasks.start(self._report_silence, client)
         try:
             await self._greet(client, root)
             used = True
@@ -165,7 +165,7 @@ class DaemonConnection:
                 with anyio.CancelScope(shield=True):
                     await client.aclose()
 
-    async def _tell_silence(self, client: DaemonClient) -> None:
+    async def _report_silence(self, client: DaemonClient) -> None:
         """Report a daemon that has not answered for `SILENT_S`."""
         await anyio.sleep(SILENT_S)
         text = (

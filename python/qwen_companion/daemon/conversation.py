@@ -123,7 +123,7 @@ class Conversation:
     def named(self, title: str | None) -> None:
         """Use `title`, the daemon's name for the session."""
         self.session.facts.rename(title)
-        self._tell_state()
+        self._report_state()
 
     # --- Following
 
@@ -134,7 +134,7 @@ class Conversation:
         """
         await self._stop_following()
         self.session.reloading()
-        self._tell_state()
+        self._report_state()
         with anyio.CancelScope() as self._opening:
             try:
                 reply = await self._client.load(self.session.session_id)
@@ -175,12 +175,12 @@ class Conversation:
     async def _follow(self, cursor: models.Cursor) -> None:
         """Follow the session until only the user can continue; send them the reason."""
         try:
-            await self._take_streams(cursor)
+            await self._follow_streams(cursor)
         except Exception:
             self._put(self.session.lost("An unexpected error occurred; load the session again."))
             raise
 
-    async def _take_streams(self, cursor: models.Cursor) -> None:
+    async def _follow_streams(self, cursor: models.Cursor) -> None:
         """Handle the events from `cursor` on; reload the session where they cannot be resumed."""
         why: str | None = None
         while True:
@@ -192,7 +192,7 @@ class Conversation:
                     if isinstance(item, Resync) and item.reason == FRAME_TOO_LARGE:
                         await self._wait("The daemon sends more than can be read.")
                     if why is None:
-                        self._take(item)
+                        self._handle(item)
                     if why is not None or self.session.dead:
                         break
             if why is None:
@@ -211,13 +211,13 @@ class Conversation:
             except (UnreachableError, BusyError, ServerFailedError, ProtocolViolationError) as error:
                 await self._wait(str(error), error.retry_after_s if isinstance(error, BusyError) else 0.0)
             except DaemonError as error:
-                self._take(Ended(error))
+                self._handle(Ended(error))
                 return None
 
     async def _wait(self, reason: str, ordered_s: float = 0.0) -> None:
         """Report the connection as lost because of `reason`; wait before a retry, at least `ordered_s` seconds."""
         wait = self._backoff.next(ordered_s)
-        self._take(Disconnected(reason, wait))
+        self._handle(Disconnected(reason, wait))
         await self._shared.sleep(wait)
 
     async def _rebuild(self, reply: models.LoadReply, why: str | None) -> None:
@@ -232,8 +232,8 @@ class Conversation:
         self._outbox.reset(self.id, [item for item in outputs if isinstance(item, Change)], why)
         self._put(item for item in outputs if not isinstance(item, Change))
 
-    def _take(self, item: StreamItem) -> None:
-        self._put(self.session.take(item))
+    def _handle(self, item: StreamItem) -> None:
+        self._put(self.session.handle(item))
         if isinstance(item, Connected):
             self._shared.reached(None)
         elif isinstance(item, Disconnected):
@@ -273,7 +273,7 @@ class Conversation:
             # `_follow` notices and reports a failure.
             with suppress(DaemonError):
                 self.session.facts.clients = (await self._client.status(self.session.session_id)).client_count
-                self._tell_state()
+                self._report_state()
 
     def _put(self, outputs: Iterable[Output | SessionChoices]) -> None:
         for output in map(self._plans.located, outputs):
@@ -283,16 +283,16 @@ class Conversation:
             if isinstance(output, Change):
                 self._outbox.change(self.id, output)
             else:
-                self._outbox.tell(output)
-        self._tell_state()
+                self._outbox.queue(output)
+        self._report_state()
 
-    def _tell_state(self) -> None:
+    def _report_state(self) -> None:
         info = self.session.info
         turn = None if self.session.dead else info.turn
-        self._work.tell(turn, info.model, is_lost=not self.session.connected)
+        self._work.report(turn, info.model, is_lost=not self.session.connected)
         if info != self._told:
             self._told = info
-            self._outbox.tell(info)
+            self._outbox.queue(info)
 
     # --- Acting
 
@@ -308,7 +308,7 @@ class Conversation:
         self._notes.drop(len(notes))
         turn = self.session.turns.accept(reply.prompt_id)
         self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))
-        self._tell_state()
+        self._report_state()
         return turn
 
     async def cancel(self) -> None:
@@ -316,12 +316,12 @@ class Conversation:
         if not self.session.busy:
             return
         self.session.turns.cancelling = True
-        self._tell_state()
+        self._report_state()
         try:
             await self._client.cancel(self.session.session_id)
         except DaemonError:
             self.session.turns.cancelling = False
-            self._tell_state()
+            self._report_state()
             raise
 
     async def answer(self, call: Answer) -> None:
@@ -338,13 +338,13 @@ class Conversation:
             raise GoneError("The action has changed since it was shown.")
         note = None if vote.allowed is None else await in_thread(self._note, call, tool)
         # Before the answer, as the tool runs at once: the model then reads the note with the tool's result.
-        message = None if note is None else await self._notes.tell(note)
+        message = None if note is None else await self._notes.send(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except DaemonError as error:
             if note is not None:
-                await in_thread(self._plans.take_back, call.permission)
-                await self._notes.take_back(note, message)
+                await in_thread(self._plans.discard, call.permission)
+                await self._notes.withdraw(note, message)
             if isinstance(error, NotFoundError):
                 self._put(self.session.answered_elsewhere(vote.request_id))
             raise

@@ -98,7 +98,7 @@ class CallDispatcher:
             self._tasks,
             lambda: self._lane(_CONNECTION),
             self._leave_sessions,
-            self._outbox.tell,
+            self._outbox.queue,
             prepare=prepare,
             sleep=sleep,
         )
@@ -121,7 +121,7 @@ class CallDispatcher:
             with anyio.move_on_after(leave_s, shield=True):
                 await self._daemon.leave()
 
-    def take(self, call: DaemonCall) -> None:
+    def handle(self, call: DaemonCall) -> None:
         """Carry out `call`.  Calls about one session run in order, and so do those about none."""
         try:
             request = messages.request_of(call)
@@ -165,7 +165,7 @@ class CallDispatcher:
                 self._answer(method, request, error)
             else:
                 if request is not None:
-                    self._outbox.tell(Reply(request, session=outcome.session, turn=outcome.turn))
+                    self._outbox.queue(Reply(request, session=outcome.session, turn=outcome.turn))
 
     def _answer(self, method: str, request: str | None, error: Exception) -> None:
         """Report the failure of `method`; of an `error` that is not ours only the kind, as its text may be secret."""
@@ -176,7 +176,7 @@ class CallDispatcher:
         if request is None or foreign:
             _log.warning("%s: %s", method, text)
         if request is not None:
-            self._outbox.tell(Reply(request, text, _problem(error)))
+            self._outbox.queue(Reply(request, text, _problem(error)))
 
     async def _do(self, call: messages.Call) -> _CallResult:
         match call:

@@ -54,17 +54,17 @@ class SessionEvents:
         self.permissions = Permissions(session)
         self._logged: set[str] = set()
 
-    def take(self, envelope: models.Envelope) -> list[Output]:
+    def handle(self, envelope: models.Envelope) -> list[Output]:
         """Handle the event in `envelope`; return the reports to Emacs.  Contain errors in it."""
         outputs: list[Output] = []
         try:
-            outputs.extend(self._take(envelope))
+            outputs.extend(self._handle(envelope))
         except Exception as error:  # noqa: BLE001 - an event that fails must not end the session
-            log_failure(self._take, error)
+            log_failure(self._handle, error)
             outputs.extend(self.transcript.unsupported(envelope.type.rpartition("/")[2], envelope))
         return outputs
 
-    def _take(self, envelope: models.Envelope) -> Iterator[Output]:
+    def _handle(self, envelope: models.Envelope) -> Iterator[Output]:
         payload = envelope.payload
         if isinstance(payload, models.Unknown):
             yield from self._unknown(payload.kind, envelope)
@@ -86,10 +86,10 @@ class SessionEvents:
         return ME if self._is_me(client_id) else OTHER
 
     def _transcribe(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Output]:
-        yield from self.transcript.take(envelope, payload)
+        yield from self.transcript.apply(envelope, payload)
 
     def _fact(self, _envelope: models.Envelope, payload: models.Payload) -> Iterator[Output]:
-        self._facts.take(payload)
+        self._facts.apply(payload)
         return iter(())
 
     def _commands(self, _envelope: models.Envelope, payload: models.AvailableCommandsUpdate) -> Iterator[Output]:
@@ -99,7 +99,7 @@ class SessionEvents:
         for message_id in payload.message_ids:
             # It was queued like a prompt, and becomes none.
             self._turns.dequeue(message_id)
-        yield from self.transcript.take(envelope, payload)
+        yield from self.transcript.apply(envelope, payload)
 
     # --- Turns
 

@@ -49,7 +49,7 @@ class InterruptedTurns:
         """The newest turn; `_after` is the one before it."""
         self._after: str | None = None
         self._interrupted: dict[str, _Interrupted] = {}
-        self.told(shown)
+        self.record(shown)
         # The reports between them are unknown, so a turn that a load lacks goes to the end.
         self._newest = self._after = _UNKNOWN
         self._interrupted = {turn: replace(item, after=_UNKNOWN) for turn, item in self._interrupted.items()}
@@ -59,7 +59,7 @@ class InterruptedTurns:
         """The turn that has begun and not ended, according to the reports."""
         return self._turn
 
-    def told(self, outputs: Iterable[Output]) -> None:
+    def record(self, outputs: Iterable[Output]) -> None:
         """Record `outputs`, reports to Emacs."""
         for change in outputs:
             if isinstance(change, NoteChange) and change.note == "rewound":
@@ -90,7 +90,7 @@ class InterruptedTurns:
         is not `running` has broken off, because of `why`.
         """
         if self._turn not in (None, running):
-            self.told([EndChange(self._turn, outcome="failed", text=why)])
+            self.record([EndChange(self._turn, outcome="failed", text=why)])
         result = list(loaded)
         ends = {turn: EndChange(turn, outcome=outcome) for turn, outcome in outcomes.items() if outcome != DONE}
         for turn, interrupted in self._interrupted.items():
@@ -117,7 +117,7 @@ class InterruptedTurns:
                 self._begin(item.turn)
         self._turn = None
         if running is not None:
-            self.told(item for item in outputs if isinstance(item, Change) and item.turn == running)
+            self.record(item for item in outputs if isinstance(item, Change) and item.turn == running)
 
 
 def _begins(change: Change) -> bool:

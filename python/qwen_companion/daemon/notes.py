@@ -62,7 +62,7 @@ class Notes:
         """Drop the first `count` held notes, which were sent."""
         del self._held[:count]
 
-    async def tell(self, note: str) -> str | None:
+    async def send(self, note: str) -> str | None:
         """Send the model `note` during its turn and return the message's id; outside of a turn hold the note."""
         message = None
         with suppress(DaemonError):
@@ -71,15 +71,15 @@ class Notes:
             self._held.append(note)
         return message
 
-    async def take_back(self, note: str, message: str | None) -> None:
+    async def withdraw(self, note: str, message: str | None) -> None:
         """Withdraw `note`, sent as `message`; if the model has read it, hold a correction."""
         if message is None:
             self._held.remove(note)
             return
         with suppress(DaemonError):
-            if await self._client.take_back_mid_turn(self._session_id, message):
+            if await self._client.withdraw_mid_turn(self._session_id, message):
                 return
-        await self.tell(_NOT_APPLIED)
+        await self.send(_NOT_APPLIED)
 
 
 def review_note(path: str, proposed: str, wanted: str) -> str | None:

@@ -48,7 +48,7 @@ class OpenSessions:
             self._session_ids[name] = item.session_id
             if name in self._conversations:
                 self._conversations[name].named(item.display_name)
-        self._shared.outbox.tell(
+        self._shared.outbox.queue(
             DaemonSessions(
                 tuple(
                     ListedSession(

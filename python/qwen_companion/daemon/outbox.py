@@ -60,7 +60,7 @@ class Outbox:
         run.changes.append(change)
         self._filled.set()
 
-    def tell(self, message: Notification) -> None:
+    def queue(self, message: Notification) -> None:
         """Queue `message`, after all changes before it."""
         if isinstance(message, SessionInfo):
             # Only the newest one matters.
@@ -75,10 +75,10 @@ class Outbox:
         """Queue `changes` as the whole of `session`, because of `text`."""
         self._items = [item for item in self._items if not (isinstance(item, _Run) and item.session == session)]
         batches = list(_batches(session, _joined(changes)))
-        self.tell(Reset(session, len(batches), text))
+        self.queue(Reset(session, len(batches), text))
         self._items += batches
 
-    def take(self) -> list[Notification]:
+    def drain(self) -> list[Notification]:
         """Remove and return all queued messages."""
         items, self._items = self._items, []
         self._open.clear()
@@ -96,7 +96,7 @@ class Outbox:
         while True:
             await self._filled.wait()
             await self._pause(GATHER_S)
-            for message in self.take():
+            for message in self.drain():
                 await checkpoint_if_cancelled()
                 try:
                     await self._send(message)

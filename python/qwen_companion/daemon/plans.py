@@ -50,14 +50,14 @@ class Plans:
             if plan is not None and report.plan is not None:
                 # Another client approved it unchanged.
                 text = plan.edited if plan.edited is not None and report.by == ME else plan.text
-                self._tasks.start(self._keep, plan.path, text)
+                self._tasks.start(self._save, plan.path, text)
             return replace(report, plan=None)
         if report.plan is None:
             return report
         plan = self._plans.setdefault(report.permission, _Plan(self._path_at(now()), report.plan.text))
         return replace(report, plan=OfferedPlan(plan.path, plan.text))
 
-    async def _keep(self, path: str, text: str) -> None:
+    async def _save(self, path: str, text: str) -> None:
         try:
             await in_thread(save_plan, path, text)
         except OSError as error:
@@ -83,7 +83,7 @@ class Plans:
                 raise SettingsError(f"The edited plan cannot be written: {error.strerror}.") from None
         return words
 
-    def take_back(self, permission: str) -> None:
+    def discard(self, permission: str) -> None:
         """Undo `note`, as the plan was not approved.  Blocks on disk I/O; never call it on the event loop."""
         plan = self._plans.get(permission)
         if plan is not None:

@@ -136,7 +136,7 @@ class DaemonSession:
         outputs = [
             output
             for envelope in (*reply.compacted_replay, *reply.live_journal)
-            for output in again._events.take(envelope)
+            for output in again._events.handle(envelope)
         ]
         return again, [*outputs, *again._events.transcript.flush()]
 
@@ -186,7 +186,7 @@ class DaemonSession:
     def lost(self, text: str) -> list[Output]:
         """Mark the session as dead because of `text`, until the user loads it again."""
         outputs = self._events.finish("dead", text)
-        self._interrupted.told(outputs)
+        self._interrupted.record(outputs)
         return outputs
 
     def left(self) -> list[Output]:
@@ -195,13 +195,13 @@ class DaemonSession:
         self._connection.end = "closed", "The session has been left."
         return outputs
 
-    def take(self, item: StreamItem) -> list[Output]:
+    def handle(self, item: StreamItem) -> list[Output]:
         """Handle one item of the stream; return the reports to Emacs."""
         match item:
             case Frame():
                 self.turns.replaying = item.replayed
-                outputs = self._events.take(item.envelope)
-                self._interrupted.told(outputs)
+                outputs = self._events.handle(item.envelope)
+                self._interrupted.record(outputs)
                 return outputs
             case Connected():
                 self._connection.why = None

@@ -59,19 +59,19 @@ class SessionQueries:
                 break
         if text is None:
             raise GoneError("That text is no longer available; load the session again.")
-        self._outbox.tell(ToolText(self._session().id, tool, part, index, text))
+        self._outbox.queue(ToolText(self._session().id, tool, part, index, text))
 
     async def commands(self) -> None:
         """Send the slash commands."""
         reply = await self._client.supported_commands(self._session().session_id)
-        self._outbox.tell(slash_commands(self._session().id, reply.available_commands))
+        self._outbox.queue(slash_commands(self._session().id, reply.available_commands))
 
     async def usage(self) -> None:
         """Send the report on the context window."""
         reply = await self._client.context_usage(self._session().session_id)
         if not reply.formatted_text:
             raise UnsupportedError("The daemon does not say what fills the context window.")
-        self._outbox.tell(ContextUsageReport(self._session().id, clean(reply.formatted_text)))
+        self._outbox.queue(ContextUsageReport(self._session().id, clean(reply.formatted_text)))
 
 
 def _choices(session: str, state: models.ContextState) -> SessionChoices:

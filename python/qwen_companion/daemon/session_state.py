@@ -47,7 +47,7 @@ class SessionFacts:
         self.model = state.models.current_model_id or self.model
         self.mode = state.modes.current_mode_id or self.mode
 
-    def take(self, payload: models.Payload) -> None:
+    def apply(self, payload: models.Payload) -> None:
         """Apply the `payload` of an event."""
         match payload:
             case models.UsageUpdate():

@@ -194,12 +194,12 @@ class EventStream:
         yield Connected()
         async with _Reader(source, self._tasks) as reader:
             while (text := await reader.next()) is not None:
-                item = self._take(text, source.epoch, replaying)
+                item = self._parse(text, source.epoch, replaying)
                 if item is not None:
                     yield item
                 replaying = replaying and not isinstance(item, ReplayDone)
 
-    def _take(self, text: str, epoch: str, replaying: bool) -> StreamItem | None:
+    def _parse(self, text: str, epoch: str, replaying: bool) -> StreamItem | None:
         """Return the item for the event `text`, or None if there is none.  Advances the cursor."""
         try:
             envelope = parse_frame(text)

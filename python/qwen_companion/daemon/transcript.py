@@ -45,7 +45,7 @@ class Transcript:
         self._mentioned: set[tuple[str, str | None]] = set()
         self._reports: set[tuple[str | None, str]] = set()
 
-    def take(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Change]:
+    def apply(self, envelope: models.Envelope, payload: models.Payload) -> Iterator[Change]:
         """Yield the changes of the chat by the event `payload`."""
         match payload:
             case models.UserMessageChunk():

@@ -66,7 +66,7 @@ class WorkReports:
         """Record the prompt `text` of `turn`, which the daemon will echo."""
         self._sent[turn] = text[:_PROMPT_WORDS]
 
-    def tell(self, turn: str | None, model: str | None = None, *, is_lost: bool = False) -> None:
+    def report(self, turn: str | None, model: str | None = None, *, is_lost: bool = False) -> None:
         """Report the activity in `turn`, None when no turn runs, by `model`, if that has changed; see `ChatWork`."""
         work = replace(
             self._told,

@@ -128,7 +128,7 @@ class Bridge:
             raise call.error
         return cast("ReplyT", call.reply)
 
-    def tell(self, message: Outgoing[Any]) -> None:
+    def notify(self, message: Outgoing[Any]) -> None:
         """Call Emacs without waiting; a failure is logged.  Keeps its place among the other calls."""
         self._enqueue(message, told=True)
 
@@ -203,7 +203,7 @@ class Bridge:
         """Return whether `handler` is the connection."""
         return self._peer is handler
 
-    def take(self, uid: Sexp, method: str, payload: Sexp) -> None:
+    def handle_call(self, uid: Sexp, method: str, payload: Sexp) -> None:
         """Hand a call by Emacs over to the event loop and answer it with nil, or with what is wrong with it.
 
         A `Ping` is answered by the event loop, and goes no further.
@@ -276,7 +276,7 @@ class _Handler(EPCHandler):
         limit = _GREETING_LIMIT_BYTES
         with suppress(OSError, MessageError):
             while (frame := self._read_frame(limit)) is not None:
-                if not self._take(bridge, frame):
+                if not self._handle_frame(bridge, frame):
                     return
                 limit = MAX_FRAME_BYTES
 
@@ -325,14 +325,14 @@ class _Handler(EPCHandler):
             return None
         return body
 
-    def _take(self, bridge: Bridge, frame: bytes) -> bool:
+    def _handle_frame(self, bridge: Bridge, frame: bytes) -> bool:
         """Deal with one frame; False ends the connection."""
         message = read_sexp(frame)
         if not isinstance(message, list) or not message or not isinstance(message[0], Symbol):
             raise MessageError("not an EPC message")
         kind, *parts = cast("list[Sexp]", message)
         if str(kind) == "call":
-            return self._take_call(bridge, parts)
+            return self._handle_call(bridge, parts)
         if not bridge.adopted(self) or not parts:
             return False
         uid, reply = parts[0], parts[1] if len(parts) > 1 else None
@@ -347,7 +347,7 @@ class _Handler(EPCHandler):
                 settle(uid, reply)
         return settle is not None
 
-    def _take_call(self, bridge: Bridge, parts: Sequence[Sexp]) -> bool:
+    def _handle_call(self, bridge: Bridge, parts: Sequence[Sexp]) -> bool:
         uid = parts[0] if parts else None
         arguments = parts[2] if len(parts) == 3 else None
         arguments = cast("list[Sexp]", arguments) if isinstance(arguments, list) else []
@@ -361,7 +361,7 @@ class _Handler(EPCHandler):
         if not isinstance(method, Symbol) or len(arguments) != 2:
             raise MessageError("a call has not two arguments")
         self.request.settimeout(None)
-        bridge.take(uid, str(method), arguments[1])
+        bridge.handle_call(uid, str(method), arguments[1])
         return True
 
 

@@ -96,7 +96,7 @@ class JournalFront:
         self._calls, self._calls_left = anyio.create_memory_object_stream[_Call](math.inf)
         self._started = anyio.Event()
         self.silent = SilentClis(self._load, lambda: self._settings.journal, silence_s)
-        self.rewinds = RewindWatch(environ, self._take_rewind)
+        self.rewinds = RewindWatch(environ, self._handle_rewind)
         """Listens to hooks, as this does."""
 
     async def run(self) -> None:
@@ -126,13 +126,13 @@ class JournalFront:
 
         journal = Journal(
             self._environ,
-            self._tell_turns,
+            self._send_turns,
             lambda text: self._tell(messages.Notice(text)),
             lambda reasons, crowded: self._tell(messages.Unrecorded(reasons, crowded)),
             lambda name: None if self._elsewhere is None else self._elsewhere.site(name),
             self._excluded,
             self._waiting,
-            self._tell_taken,
+            self._send_taken,
             self._unreviewed,
         )
         journal.roots.set_settings(self._settings)
@@ -143,10 +143,10 @@ class JournalFront:
         journal.telling.watch(self._watching)
         return journal
 
-    def _tell_taken(self, taken: Summary) -> None:
+    def _send_taken(self, taken: Summary) -> None:
         self._tell(messages.RewindTook(TurnChange(taken.turn, tuple(taken.files.values()))))
 
-    def _tell_turns(self, turns: Sequence[TurnChange], gone: Sequence[str], reset: bool) -> None:
+    def _send_turns(self, turns: Sequence[TurnChange], gone: Sequence[str], reset: bool) -> None:
         self._tell(messages.TurnChanges(tuple(turns), tuple(gone), reset))
 
     # --- What Emacs says ---
@@ -195,7 +195,7 @@ class JournalFront:
             # Nothing has been recorded yet.
             self._tell(messages.TurnChanges((), reset=True))
 
-    def take(self, call: messages.JournalCall) -> None:
+    def handle(self, call: messages.JournalCall) -> None:
         """Carry out `call` after the earlier ones."""
         self._calls.send_nowait(call)
 
@@ -234,7 +234,7 @@ class JournalFront:
         if self._settings.journal:
             await (await self._load()).prompted(session, conversation, prompt, since, has_ended)
 
-    async def _take_rewind(self, rewind: CliRewind) -> None:
+    async def _handle_rewind(self, rewind: CliRewind) -> None:
         if self._settings.journal:
             await (await self._load()).rewinds.take(rewind)
 

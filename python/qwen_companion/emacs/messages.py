@@ -802,7 +802,7 @@ def parse_incoming(method: str, payload: Sexp, spool: Spool) -> Incoming | None:
         return DaemonCall(method, Plist(payload))
     if method == TEXT_PART:
         values = Plist(payload)
-        spool.keep_part(values.integer(":id"), values.string(":text"))
+        spool.add_part(values.integer(":id"), values.string(":text"))
         return None
     parse = _INCOMING.get(method)
     if parse is None:

@@ -154,7 +154,7 @@ class Plist:
         parts = self.optional_integer(":text-parts")
         path = self.optional_string(":text-file")
         if parts is not None:
-            text = spool.take_parts(parts)
+            text = spool.pop_parts(parts)
         else:
             text = self.optional_string(":text") if path is None else spool.read(path)
         # Emacs would need ten times as long for that.

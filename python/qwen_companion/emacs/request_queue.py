@@ -40,7 +40,7 @@ class RequestQueue:
         self._jobs = Tasks()
         self._prompting = anyio.Lock()
 
-    def take(self, request: messages.QueuedCall) -> None:
+    def handle(self, request: messages.QueuedCall) -> None:
         """Answer `request` soon."""
         if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)
@@ -64,7 +64,7 @@ class RequestQueue:
                 await self._bridge.call(await in_thread(_answer, request))
             except EmacsRefusedError:
                 # Perhaps there is no room for a long answer on the disk.
-                self._bridge.tell(request.failed())
+                self._bridge.notify(request.failed())
             except EmacsUnavailableError:
                 pass
 
@@ -77,16 +77,16 @@ class RequestQueue:
                 async with self._prompting:
                     await in_thread(append_prompt, self._directory, call.file, call.text)
         except PromptError as error:
-            self._bridge.tell(messages.Notice(f"{error}; the prompt is in the history"))
+            self._bridge.notify(messages.Notice(f"{error}; the prompt is in the history"))
 
     async def _list(self, call: messages.ListRecorded | messages.ListPlans) -> None:
         """List recorded conversations, or plans."""
         if isinstance(call, messages.ListPlans):
             plans = await in_thread(kept_plans, os.environ, call.directory, call.conversation)
-            self._bridge.tell(messages.Plans(call.id, plans))
+            self._bridge.notify(messages.Plans(call.id, plans))
         else:
             found = await in_thread(recorded_sessions, os.environ, call.directory)
-            self._bridge.tell(messages.RecordedSessions(call.id, found))
+            self._bridge.notify(messages.RecordedSessions(call.id, found))
 
 
 def _answer(request: messages.Compare | messages.Merge) -> messages.Compared | messages.Merged:

@@ -42,9 +42,9 @@ class SessionReports:
         self._untold.update(dict.fromkeys(sessions))
         # A CLI that connects changes four times in a moment.
         if self._gathering is None or len(self._told) <= FEW_SESSIONS:
-            self._tell_changes()
+            self._send_changes()
 
-    def _tell_changes(self) -> None:
+    def _send_changes(self) -> None:
         """Tell Emacs of those sessions that are not as they were told last."""
         if self._gathering is not None:
             self._gathering.cancel()
@@ -63,4 +63,4 @@ class SessionReports:
         self._record(changed.values(), gone)
         if changed or gone:
             self._tell(SessionChanges(tuple(changed.values()), gone))
-            self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._tell_changes)
+            self._gathering = asyncio.get_running_loop().call_later(SESSIONS_S, self._send_changes)

@@ -85,12 +85,12 @@ class SilentClis:
         while True:
             news = self._news = anyio.Event()
             now = anyio.current_time()
-            await self._tell(now)
+            await self._report(now)
             later = (moment for _, moment in self._clis.values() if moment > now)
             with anyio.CancelScope(deadline=min(later, default=math.inf)):
                 await news.wait()
 
-    async def _tell(self, now: float) -> None:
+    async def _report(self, now: float) -> None:
         clis, gone = (dict(self._clis), self._gone) if self._records() else ({}, [])
         self._gone = []
         told = {process for process, (_, moment) in clis.items() if moment <= now}

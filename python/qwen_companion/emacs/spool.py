@@ -58,11 +58,11 @@ class Spool:
             raise SpoolError(f"cannot write to the spool directory: {error.strerror}") from None
         return path
 
-    def keep_part(self, identifier: int, part: str) -> None:
+    def add_part(self, identifier: int, part: str) -> None:
         """Add `part` to the end of the text `identifier`, which Emacs sends in parts."""
         self._parts.setdefault(identifier, []).append(part)
 
-    def take_parts(self, identifier: int) -> str:
+    def pop_parts(self, identifier: int) -> str:
         """Return the text `identifier` and forget it.
 
         :raises SpoolError: when no part of it has come

@@ -184,7 +184,7 @@ class ContextDistributor:
         """Sessions that have been told nothing yet; None when all are to be told."""
         self._listeners: dict[str, _Listener] = {}
         self._last: _Findings | None = None
-        self._look_again_at = 0.0
+        self._check_again_at = 0.0
         self._interval = RULES_S
         self._watch: DiskWatch | None = None
         self._disk_changes = 0
@@ -206,17 +206,17 @@ class ContextDistributor:
         for warning in self._inputs.exclusions.warnings:
             self._warn(warning)
         self._last = None
-        self._tell_all()
+        self._update_all()
 
     def set_roots(self, roots: tuple[str, ...]) -> None:
         """Take the workspace roots."""
         self._inputs.roots = roots
-        self._tell_all()
+        self._update_all()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot of the buffers that the user looks at."""
         self._inputs.snapshot = snapshot
-        self._tell_all()
+        self._update_all()
 
     def set_session(self, state: SessionState) -> None:
         """Take a session that is new or has changed."""
@@ -233,9 +233,9 @@ class ContextDistributor:
         self._inputs.sessions.drop(session)
         self._listeners.pop(session, None)
         if self._watched:
-            self._tell_all()
+            self._update_all()
 
-    def _tell_all(self) -> None:
+    def _update_all(self) -> None:
         self._newcomers = None
         self._inputs.changed.set()
 
@@ -253,7 +253,7 @@ class ContextDistributor:
         last = self._last
         if on and job is not None and last is not None and last.job.basis == job.basis and last.cover(job):
             # Those of sessions that came while nobody looked are not known yet.
-            self._tell(job, last)
+            self._send(job, last)
         self._watched = on
         if on:
             self._report_exclusions(self._exclusions)
@@ -261,7 +261,7 @@ class ContextDistributor:
                 self._report_sent(session, listener)
             if not self._inputs.sessions:
                 # What is excluded was not followed while no CLI was there and nobody looked.
-                self._tell_all()
+                self._update_all()
 
     # --- Reviews ---
 
@@ -312,16 +312,16 @@ class ContextDistributor:
     async def _inform_next(self) -> None:
         changed = self._inputs.changed
         # Rules matter only while there is somebody to tell.
-        delay = None if self._job() is None else self._look_again_at - time.monotonic()
+        delay = None if self._job() is None else self._check_again_at - time.monotonic()
         with anyio.move_on_after(delay):
             await changed.wait()
         if not changed.is_set():
             changes = self._disk_changes
             if self._last is not None:
                 if not await in_thread(_are_outdated, self._last):
-                    self._look_later(changes)
+                    self._check_later(changes)
                     return
-            self._look_again_at = 0.0
+            self._check_again_at = 0.0
             self._newcomers = None
         self._inputs.changed = anyio.Event()
         job = self._job()
@@ -331,13 +331,13 @@ class ContextDistributor:
 
     def _disk_changed(self) -> None:
         self._disk_changes += 1
-        self._look_again_at = 0.0
-        self._tell_all()
+        self._check_again_at = 0.0
+        self._update_all()
 
-    def _look_later(self, changes: int) -> None:
+    def _check_later(self, changes: int) -> None:
         """Look at the disk after the interval, unless it has changed since there had been that many `changes` of it."""
         if changes == self._disk_changes:
-            self._look_again_at = time.monotonic() + self._interval
+            self._check_again_at = time.monotonic() + self._interval
 
     def _job(self) -> _Job | None:
         inputs = self._inputs
@@ -358,14 +358,14 @@ class ContextDistributor:
     async def _inform(self, job: _Job, newcomers: set[str] | None) -> None:
         """Tell `newcomers`, or with None all sessions."""
         last = self._last
-        is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._look_again_at
+        is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._check_again_at
         if last is not None and is_current and last.cover(job):
             # A move of the cursor, most often.
-            self._tell(job, last, newcomers)
+            self._send(job, last, newcomers)
             return
         changes = self._disk_changes
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._tell_meanwhile, job)
+            tasks.start_soon(self._send_meanwhile, job)
             if last is not None and is_current:
                 # Only the sessions have changed, so the verdicts on the files hold.
                 self._last = await in_thread(_extend, last, job)
@@ -373,17 +373,17 @@ class ContextDistributor:
                 found = await in_thread(_find_and_watch, job, self._watch)
                 self._last, watched = found
                 self._interval = WATCHED_RULES_S if watched else RULES_S
-                self._look_later(changes)
+                self._check_later(changes)
             tasks.cancel_scope.cancel()
-            self._tell(job, self._last, newcomers)
+            self._send(job, self._last, newcomers)
 
-    async def _tell_meanwhile(self, job: _Job) -> None:
+    async def _send_meanwhile(self, job: _Job) -> None:
         """Deliver the context that the former findings allow if finding new ones takes long."""
         await anyio.sleep(PATIENCE_S)
         if self._last is not None:
-            self._tell(job, self._last)
+            self._send(job, self._last)
 
-    def _tell(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
+    def _send(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
         """Deliver the files that `findings` allow to all sessions or to `newcomers`, and no others."""
         if self._watched:
             # A new one may change the set of files excluded for all.

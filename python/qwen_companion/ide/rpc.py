@@ -167,7 +167,7 @@ class RpcHandler:
         exchange = _exchange(ctx)
         if exchange.session is not None:
             result = await call_next(ctx)
-            self._keep(exchange, result)
+            self._cache(exchange, result)
             return result
         if ctx.request_id is None:
             return None
@@ -178,13 +178,13 @@ class RpcHandler:
         protocol = str(cast("dict[str, Any]", result)["protocolVersion"])
         name, version = ("", "") if client.name == ANONYMOUS_CLIENT else (client.name, client.version)
         handshake = _Handshake(name, version, protocol)
-        self._keep(exchange, result, handshake)
+        self._cache(exchange, result, handshake)
         request: Any = ctx.request
         exchange.session = self._open(handshake, request.scope)
         exchange.is_new = True
         return result
 
-    def _keep(self, exchange: _Exchange, result: HandlerResult, handshake: _Handshake | None = None) -> None:
+    def _cache(self, exchange: _Exchange, result: HandlerResult, handshake: _Handshake | None = None) -> None:
         """Keep `result` for the next request that is equal, if it is one that CLIs begin with."""
         if exchange.opening is not None:
             if len(self._answers) >= MAX_ANSWERS:

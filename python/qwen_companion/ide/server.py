@@ -353,9 +353,9 @@ class _Protocol(HttpToolsProtocol):
         """See asyncio."""
         self._strangers.discard(self)
         super().connection_lost(exc)
-        self._tell_loss()
+        self._report_loss()
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         if self._loss_listener is not None:
             self._loss_listener()
 
@@ -410,7 +410,7 @@ class _Protocol(HttpToolsProtocol):
         if cycle is not None:
             cycle.disconnected = True
             cycle.message_event.set()
-        self._tell_loss()
+        self._report_loss()
 
     def admit(self) -> None:
         """Note that this connection has shown the token."""

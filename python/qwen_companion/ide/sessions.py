@@ -183,7 +183,7 @@ class Sessions:
     async def run(self) -> None:
         """Look for the processes of sessions, watch them, and look after streams, until cancelled."""
         async with self._tasks:
-            await self._streams.look_after()
+            await self._streams.watch()
 
     # --- Sessions ---
 

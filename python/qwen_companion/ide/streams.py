@@ -84,7 +84,7 @@ class OpenStreams:
             stream.end(last_words)
         await self._none.wait()
 
-    async def look_after(self) -> None:
+    async def watch(self) -> None:
         """Have streams show now and then that they are alive, and cut those that take nothing.
 
         All at the same moments, without a timer of its own for each.  A stream is cut when one piece takes too long,

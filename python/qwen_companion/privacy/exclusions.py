@@ -107,7 +107,7 @@ class Exclusions:
         `family` is a key of `IGNORE_FILES`; for any other the files of all of them count.
         """
         with self._lock:
-            look = self._look(roots)
+            look = self._inspect(roots)
             wanted = list(dict.fromkeys(paths))
             found = {path: self._records.get(path) for path in wanted}
             unknown = [path for path, record in found.items() if not self._is_valid(path, record, roots, look)]
@@ -120,12 +120,12 @@ class Exclusions:
 
     def changed(self, paths: Iterable[str], roots: Sequence[str]) -> bool:
         """Return whether a new `check` of `paths` could differ from the last one.  Does not ask git."""
-        look = self._look(roots)
+        look = self._inspect(roots)
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 
     def dependencies(self, paths: Iterable[str], roots: Sequence[str]) -> Dependencies:
         """Return the dependencies of the verdicts on `paths`, except the git program in use.  Waits for the disk."""
-        look = self._look(roots)
+        look = self._inspect(roots)
         contents: set[str] = set()
         lasting = True
         for path in paths:
@@ -139,7 +139,7 @@ class Exclusions:
                 names(file, look.links)
         return Dependencies(frozenset(look.links), frozenset(contents), lasting)
 
-    def _look(self, roots: Sequence[str]) -> _Look:
+    def _inspect(self, roots: Sequence[str]) -> _Look:
         links: dict[str, str | None] = {}
         every: list[tuple[str, ...]] = []
         for root in roots:

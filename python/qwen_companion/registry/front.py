@@ -85,14 +85,14 @@ class RegistryFront:
             self._tasks.start(self._recordings.run)
             await self._registry.run()
 
-    def take(self, call: RegistryCall) -> None:
+    def handle(self, call: RegistryCall) -> None:
         """Carry `call` out soon."""
         if isinstance(call, RegistryPrompt):
             self._tasks.start(self._prompt, call)
         elif isinstance(call, RegistryEnd):
             self._tasks.start(self._end, call.cli)
         else:
-            self._registry.look()
+            self._registry.refresh()
             for transcript in self._following.values():
                 self._tasks.start(self._recordings.read, transcript)
 
@@ -120,7 +120,7 @@ class RegistryFront:
             state, grant = await in_thread(read_grant, self._environ)
             if state != VALID and program:
                 state, grant = VALID, await in_thread(add_grant, self._environ, program)
-                self._registry.look()
+                self._registry.refresh()
             return grant if state == VALID else None
 
     # --- Prompts ---

@@ -84,7 +84,7 @@ class Messenger:
 
     async def _serve(self, listener: Listener[SocketStream]) -> None:
         async with listener:
-            await listener.serve(partial(contained, self._take))
+            await listener.serve(partial(contained, self._receive))
 
     async def send(self, request: int, record: Record, token: str, session: str, text: str) -> str:
         """Send `text` to the conversation `session` of the CLI of `record`; return the status.
@@ -133,7 +133,7 @@ class Messenger:
                 sent.status = DELIVERED
                 sent.answered.set()
 
-    async def _take(self, stream: SocketStream) -> None:
+    async def _receive(self, stream: SocketStream) -> None:
         """Take the receipt that comes over `stream`."""
         data = b""
         async with stream:

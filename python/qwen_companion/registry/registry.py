@@ -58,11 +58,11 @@ class Registry:
         self._states: dict[str, CliState] = {}
         self._stirred = anyio.Event()
         self.is_told = True
-        """Whether the system tells of changes; else somebody has to call `look`."""
+        """Whether the system tells of changes; else somebody has to call `refresh`."""
 
     async def run(self) -> None:
         """Keep the registry current until cancelled."""
-        watch = TreeWatch(lambda _paths: self.look())
+        watch = TreeWatch(lambda _paths: self.refresh())
         files = (controllers_file(self._environ), grant_file(self._environ))
         directories = (self._directory, *map(os.path.dirname, files))
         try:
@@ -75,7 +75,7 @@ class Registry:
         finally:
             watch.close()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See soon how everything is, also to which editors CLIs are connected: nothing tells of that."""
         self._stirred.set()
 
@@ -86,14 +86,14 @@ class Registry:
         else:
             self._states[identifier] = state
         if identifier in self._told:
-            self._tell({**self._told, identifier: replace(self._told[identifier], state=state)}, self._controller)
+            self._report({**self._told, identifier: replace(self._told[identifier], state=state)}, self._controller)
 
     async def record(self, identifier: str) -> Record | None:
         """Return the record of the CLI `identifier` as it is now; None where that has ended."""
         return await in_thread(read_record, self._directory, f"{identifier}.json")
 
     async def _read(self, tasks: TaskGroup) -> None:
-        records, editors, left, controller = await in_thread(self._look)
+        records, editors, left, controller = await in_thread(self._scan)
         for identifier, record in records.items():
             if self._started.get(identifier) != record.started:
                 self._started[identifier] = record.started
@@ -113,9 +113,9 @@ class Registry:
         for known in (self._started, self._states):
             for identifier in known.keys() - found.keys():
                 del known[identifier]
-        self._tell({**killed, **found}, controller)
+        self._report({**killed, **found}, controller)
 
-    def _look(self) -> tuple[dict[str, Record], dict[str, str | None], set[str], str]:
+    def _scan(self) -> tuple[dict[str, Record], dict[str, str | None], set[str], str]:
         """Return the records of running CLIs, their editors, which records there are besides, and of the token."""
         names = names_in(self._directory)
         found = [record for name in names if (record := read_record(self._directory, name)) is not None]
@@ -131,11 +131,11 @@ class Registry:
         with scope:
             with anyio.move_on_after(CONNECTS_S):
                 await ended(pid, started, math.inf)
-            self.look()
+            self.refresh()
             await ended(pid, started, math.inf)
-            self.look()
+            self.refresh()
 
-    def _tell(self, now: dict[str, RegisteredCli], controller: str) -> None:
+    def _report(self, now: dict[str, RegisteredCli], controller: str) -> None:
         """Tell what is not as it was told last."""
         before, self._told = self._told, now
         changed = [cli for identifier, cli in now.items() if cli != before.get(identifier)]

@@ -68,7 +68,7 @@ class Transcript(Recording):
         """Forget the entries that were read."""
         self._entries: list[dict[str, Any]] = []
 
-    def take(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> None:
         """Read the entry `line`."""
         if (entry := read_object(line)) is not None:
             self._entries.append(entry)

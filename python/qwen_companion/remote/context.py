@@ -171,7 +171,7 @@ class PlaceContext:
             await self._changed.wait()
             self._changed = anyio.Event()
             try:
-                await self._tell()
+                await self._update_sessions()
             except (LinkError, RequestError):
                 # Nothing is sent before the rules are known.  A new pipe starts over.
                 self._basis = None
@@ -183,7 +183,7 @@ class PlaceContext:
         directory = None if peer is None else peer.directory
         return self._roots if directory is None else (own_root(ResolvedPath(directory, directory), self._roots),)
 
-    async def _tell(self) -> None:
+    async def _update_sessions(self) -> None:
         link, snapshot, settings = self._link, self._snapshot, self._settings
         if link is None or snapshot is None or settings is None or not self._sessions:
             return
@@ -212,7 +212,7 @@ class PlaceContext:
         :raises RequestError: when the relay fails
         """
         exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
-        self._looked = await self._look(link, settings, list(exposures))
+        self._looked = await self._inspect(link, settings, list(exposures))
         return {
             path: look.path
             for path, look in self._looked.items()
@@ -224,7 +224,7 @@ class PlaceContext:
         settings, snapshot = self._settings, self._snapshot
         if settings is None:
             return None
-        looks = Looks(self.look)
+        looks = Looks(self.inspect)
         return Access(
             exclusions=looks,
             roots=tuple(root.path for root in self._roots),
@@ -238,7 +238,7 @@ class PlaceContext:
             kind=looks.kind,
         )
 
-    async def look(self, paths: Sequence[str]) -> Mapping[str, Looked]:
+    async def inspect(self, paths: Sequence[str]) -> Mapping[str, Looked]:
         """Inspect `paths` there; omit those that the relay cannot inspect.
 
         :raises LinkError: when the pipe is broken
@@ -246,9 +246,9 @@ class PlaceContext:
         """
         if self._link is None or self._settings is None:
             raise LinkError("the connection has ended")
-        return await self._look(self._link, self._settings, paths)
+        return await self._inspect(self._link, self._settings, paths)
 
-    async def _look(self, link: Link, settings: Settings, paths: Sequence[str]) -> dict[str, Looked]:
+    async def _inspect(self, link: Link, settings: Settings, paths: Sequence[str]) -> dict[str, Looked]:
         files = [
             IgnoreFile("qwen", name, tuple(dict.fromkeys((root.path, root.real))))
             for root in self._roots

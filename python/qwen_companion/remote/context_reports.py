@@ -40,27 +40,27 @@ class ContextReports:
         self._is_watched = on
         if on:
             for session in self._sent:
-                self._tell_sent(session)
+                self._report_sent(session)
 
     def sent(self, session: str, text: str, time: int) -> None:
         """Record that the context `text` went to `session` at `time`, in ms since the epoch."""
         self._sent[session] = text, time
         if self._is_watched:
-            self._tell_sent(session)
+            self._report_sent(session)
             if self._excluded_everywhere() != self._exclusions_told:
-                self.tell_exclusions(self._exclusions)
+                self.report_exclusions(self._exclusions)
 
     def drop_session(self, session: str) -> None:
         """Remove an ended session."""
         self._sent.pop(session, None)
 
-    def tell_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
+    def report_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
         """Report `exclusions` to Emacs, without the files that CLIs at their place get."""
         self._exclusions = exclusions
         self._exclusions_told = self._excluded_everywhere()
         self._tell(ExclusionList(self._exclusions_told))
 
-    def _tell_sent(self, session: str) -> None:
+    def _report_sent(self, session: str) -> None:
         place = self._place_of(session)
         if place is not None:
             text, time = self._sent[session]

@@ -49,7 +49,7 @@ _UNKNOWN = Version("", 0)
 
 
 class _FarRules(RecordRules):
-    """The rules of a root at a place; `take` updates them."""
+    """The rules of a root at a place; `set_texts` updates them."""
 
     def __init__(self, root: PlacedFile, home: str) -> None:
         self._there = root.path
@@ -66,7 +66,7 @@ class _FarRules(RecordRules):
         self._files = []
         self._settled = ()
 
-    def take(self, texts: Sequence[Mapping[str, Any]]) -> None:
+    def set_texts(self, texts: Sequence[Mapping[str, Any]]) -> None:
         """Set the `texts` of the ignore files there."""
         self._own.clear()
         settled = UserRules(self._options, {"HOME": self._home}).settle(NoLinks())
@@ -184,14 +184,14 @@ class FarSite:
         """
         return self._wait(lambda link: link.ask(request, root=self._root.path, **values))
 
-    def look(self, since: int, skip: Sequence[str]) -> tuple[dict[str, Any], bytes]:
+    def scan(self, since: int, skip: Sequence[str]) -> tuple[dict[str, Any], bytes]:
         """Return the relay's answer to a scan of all files, with the current rules.
 
         :raises OSError: when there is none
         """
         files = [file.path for file in self.rules.ignore_files]
         found, data = self.ask("tree", since=since, skip=list(skip), files=files, watch=self._changed is not None)
-        self.rules.take(objects(found.get("texts")))
+        self.rules.set_texts(objects(found.get("texts")))
         self.complete = found.get("complete") is True
         self._ahead = number(found.get("time")) - now_ms()
         return found, data
@@ -285,7 +285,7 @@ class FarFiles:
         """
         found = Found()
         since, self._since = self._since, 0
-        answer, data = self._site.look(since, [self._site.path(name) for name in self._hidden])
+        answer, data = self._site.scan(since, [self._site.path(name) for name in self._hidden])
         entries = self._entries(answer)
         gone = self._gone(answer, entries)
         if self._skipped:

@@ -233,7 +233,7 @@ class Link:
                 data = await channel.receive()
                 self._heard = anyio.current_time()
                 for frame in self._decoder.feed(data):
-                    self._take(frame)
+                    self._handle(frame)
         except anyio.EndOfStream:
             # What it says of that may still be on its way.
             with anyio.move_on_after(_END_S):
@@ -246,7 +246,7 @@ class Link:
         with suppress(LinkError, OSError, *_BROKEN):
             await self._send(frame)
 
-    def _take(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if (frame.kind is Kind.HELLO) is not (self._greeting is None):
             raise FrameError("the relay does not begin with its greeting")
         if frame.kind is Kind.HELLO:
@@ -267,7 +267,7 @@ class Link:
         elif frame.kind is Kind.CREDIT and frame.stream == 0 and self._channel is not None:
             self._channel.note_taken(credit_of(frame.payload))
         else:
-            self._streams.take(frame)
+            self._streams.handle(frame)
 
     # --- Requests
 

@@ -107,7 +107,7 @@ class Copies:
         """Take the files there that buffers visit: Emacs is told when they are written."""
         self._visited, before = frozenset(paths), self._visited
         for path in self._visited - before:
-            self._keep(path)
+            self._track(path)
             self._untold.add(path)
             self._stale.add(path)
             self._versions.pop(path, None)
@@ -126,9 +126,9 @@ class Copies:
                     await self._update(self._stale.pop())
             if self._are_versions_stale:
                 with suppress(CompanionError):
-                    await self._tell_versions()
+                    await self._send_versions()
 
-    async def _tell_versions(self) -> None:
+    async def _send_versions(self) -> None:
         """Tell Emacs how git has the files that buffers visit, where that is another way than before.
 
         :raises LinkError, RequestError: when that cannot be found out
@@ -168,7 +168,7 @@ class Copies:
 
     async def _check_target(self, path: str, roots: Sequence[ResolvedPath]) -> None:
         try:
-            look = await self.look(path)
+            look = await self.inspect(path)
         except LinkError as error:
             raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
         if look is None:
@@ -182,7 +182,7 @@ class Copies:
         if not await self.is_text(path, real.path):
             raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
 
-    async def look(self, path: str) -> Look | None:
+    async def inspect(self, path: str) -> Look | None:
         """Return what lies at `path` there, None where that is not known; in the same round trip copy it for a review.
 
         A file of a shared directory needs no copy.
@@ -209,7 +209,7 @@ class Copies:
 
     async def _prepare(self, path: str) -> None:
         """Copy the file `path` there as it is now, and keep the copy current."""
-        self._keep(path)
+        self._track(path)
         # In one round trip: the relay does in order what it is asked for.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
@@ -250,7 +250,7 @@ class Copies:
         with suppress(CompanionError):
             await self._link().request("watch", paths=list(self._paths))
 
-    def _keep(self, path: str) -> None:
+    def _track(self, path: str) -> None:
         self._paths.pop(path, None)
         self._paths[path] = None
         if len(self._paths) > MAX_MIRRORS:

@@ -78,7 +78,7 @@ class _Stream:
     stirred: anyio.Event = field(default_factory=anyio.Event)
     freed: anyio.Event = field(default_factory=anyio.Event)
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take `data` of the CLI.
 
         :raises FrameError: when it may not send that
@@ -197,7 +197,7 @@ class Streams:
                 stream.scope.cancel()
                 del self._streams[number]
 
-    def take(self, frame: Frame) -> None:
+    def handle(self, frame: Frame) -> None:
         """Take a frame of the relay.
 
         :raises FrameError: when it breaks the rules
@@ -208,7 +208,7 @@ class Streams:
         elif stream is None or not stream.open:
             return
         elif frame.kind is Kind.DATA:
-            stream.take(frame.payload)
+            stream.receive(frame.payload)
         elif frame.kind is Kind.END:
             stream.end()
         elif frame.kind is Kind.CREDIT:

@@ -113,7 +113,7 @@ class Tools:
             for call in self._kept:
                 self._report(call)
 
-    def take(self, answer: ToolAnswer) -> None:
+    def handle(self, answer: ToolAnswer) -> None:
         """Handle the answer of Emacs; drop it if the call has ended."""
         question = self._questions.pop(answer.id, None)
         if question is not None:

@@ -113,9 +113,9 @@ class Meter:
             # Its last request may have been written since; where hooks are handled late, requests of this turn have
             # been taken for its.
             until = self._began[pid] - self._delays[pid]
-            self._tell(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
+            self._report(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
         if (began := self._began.get(pid)) is not None:
-            self._tell(report.peer, event, began, used)
+            self._report(report.peer, event, began, used)
         if event.begins_turn and event.session_id in self._stopped:
             return self._told_of(event.session_id)
         limit, count = self.limit, tokens(used)
@@ -127,7 +127,7 @@ class Meter:
             )
         return None
 
-    def _tell(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
+    def _report(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
         """Tell what the turn that `began` at some time has used, where that is not what was told last."""
         told = self._told.get(peer.pid, (began, ()))
         if (began, usages) != told and (usages or told[0] == began):

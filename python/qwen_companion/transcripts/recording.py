@@ -46,7 +46,7 @@ class Recording:
         """Forget what was read: the file is another one, or shorter."""
         raise NotImplementedError
 
-    def take(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> None:
         """Take a `line` that was appended."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class Recording:
                     end = self._offset + _MOST_BYTES
                     while self._offset < end and (data := os.read(descriptor, _CHUNK_BYTES)):
                         self._offset += len(data)
-                        self._take_data(data)
+                        self._feed_data(data)
             finally:
                 os.close(descriptor)
 
@@ -84,9 +84,9 @@ class Recording:
         end = self._offset + _MOST_BYTES_THERE
         while self._offset < end and (data := await read(self.path, self._offset)):
             self._offset += len(data)
-            self._take_data(data)
+            self._feed_data(data)
 
-    def _take_data(self, data: bytes) -> None:
+    def _feed_data(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if self._skips and lines:
             del lines[0]
@@ -95,7 +95,7 @@ class Recording:
             self._rest, self._skips = b"", True
         for line in lines:
             if len(line) <= self.longest_line:
-                self.take(line)
+                self.feed(line)
 
 
 def is_transcript(path: str) -> bool:

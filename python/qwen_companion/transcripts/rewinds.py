@@ -57,16 +57,16 @@ class _Rewinds(Recording):
         self._before_prompts: dict[bytes, bytes] = {}
         """The time of the line that each prompt follows, by its name."""
 
-    def take(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> None:
         start = line[:_START_BYTES]
         names = dict(_NAMES.findall(start))
         if _REWIND in start:
-            self._take_rewind(line)
+            self._read_rewind(line)
         elif _PROMPT in start and names.get(b"parentUuid") == self._last[0]:
             self._before_prompts[self._last[0]] = self._last[1]
         self._last = names.get(b"uuid", b""), names.get(b"timestamp", b"")
 
-    def _take_rewind(self, line: bytes) -> None:
+    def _read_rewind(self, line: bytes) -> None:
         entry = read_object(line) or {}
         kept, time = entry.get("parentUuid"), time_of(entry.get("timestamp"))
         if (entry.get("type"), entry.get("subtype")) != ("system", "rewind") or time is None:
@@ -143,7 +143,7 @@ class RewindWatch:
         if followed is None or followed.path != path:
             if followed is not None:
                 self._watch.forget(followed)
-            followed = _Rewinds(path, session, directory, self._take)
+            followed = _Rewinds(path, session, directory, self._report)
         self._followed[session] = followed
         if len(self._followed) > _MOST:
             self._watch.forget(self._followed.popitem(last=False)[1])
@@ -153,7 +153,7 @@ class RewindWatch:
             self._watch.forget(followed)
         await self._watch.read(followed)
 
-    def _take(self, rewind: CliRewind) -> None:
+    def _report(self, rewind: CliRewind) -> None:
         # What is read after the end of a CLI may be a rewind of ours.
         if self._tasks is not None and rewind.session in self._followed:
             self._tasks.start_soon(partial(contained, self._rewound, rewind))

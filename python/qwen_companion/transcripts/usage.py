@@ -47,7 +47,7 @@ class Transcript(Recording):
         self._requests: deque[_Request] = deque(maxlen=_MOST_REQUESTS)
         self._total: dict[str, Usage] = {}
 
-    def take(self, line: bytes) -> None:
+    def feed(self, line: bytes) -> None:
         """Note the request that `line` tells of, if it tells of one."""
         if _MARK in line and (request := _request(line)) is not None:
             self._requests.append(request)

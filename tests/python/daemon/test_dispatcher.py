@@ -356,13 +356,13 @@ async def test_models_and_modes_are_set(emacs: Emacs, daemon: FakeDaemon, chatti
     ],
 )
 async def test_a_call_of_another_shape_is_refused(emacs: Emacs, method: str, payload: str) -> None:
-    emacs.dispatcher.take(DaemonCall(method, Plist(lisp(payload))))
+    emacs.dispatcher.handle(DaemonCall(method, Plist(lisp(payload))))
     assert (await emacs.reply("r")).problem == "invalid"
 
 
 async def test_a_call_without_request_that_fails_is_logged(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
-    emacs.dispatcher.take(DaemonCall("daemon-cancel", Plist(lisp('(:session "s")'))))
-    emacs.dispatcher.take(DaemonCall("daemon-cancel", Plist(lisp("(:request 5)"))))
+    emacs.dispatcher.handle(DaemonCall("daemon-cancel", Plist(lisp('(:session "s")'))))
+    emacs.dispatcher.handle(DaemonCall("daemon-cancel", Plist(lisp("(:request 5)"))))
     await emacs.refused("daemon-list")
     assert [record.getMessage() for record in caplog.records] == [
         "daemon-cancel: :request is not a string",

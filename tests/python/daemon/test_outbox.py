@@ -73,7 +73,7 @@ def take(*changes: Change) -> list[Change]:
     outbox = Emacs().outbox
     for change in changes:
         outbox.change("s", change)
-    return [change for message in outbox.take() if isinstance(message, Turns) for change in message.changes]
+    return [change for message in outbox.drain() if isinstance(message, Turns) for change in message.changes]
 
 
 async def test_a_stream_of_words_is_one_message(emacs: Emacs) -> None:
@@ -109,7 +109,7 @@ async def test_eight_thousand_chunks_are_few_messages() -> None:
     outbox = Emacs().outbox
     for number in range(8000):
         outbox.change("s", words(f"{number} "))
-    messages = outbox.take()
+    messages = outbox.drain()
     assert len(messages) <= 3
     changes = [change for message in messages if isinstance(message, Turns) for change in message.changes]
     text = "".join(change.text for change in changes if isinstance(change, TextChange))
@@ -120,7 +120,7 @@ async def test_what_does_not_fit_into_a_message_goes_into_the_next() -> None:
     outbox = Emacs().outbox
     for number in range(10):
         outbox.change("s", words("x" * (BATCH_WEIGHT // 3), turn=str(number)))
-    messages = outbox.take()
+    messages = outbox.drain()
     assert len(messages) == 5
     assert all(isinstance(item, Turns) and sum(c.weight for c in item.changes) <= BATCH_WEIGHT for item in messages)
 
@@ -130,7 +130,7 @@ async def test_a_long_text_that_goes_on_is_several_messages() -> None:
     text = "".join(f"{number} " for number in range(BATCH_WEIGHT))
     alone = replace(words(text), background=True)
     outbox.reset("s", [words(text), alone], None)
-    reset, *messages = outbox.take()
+    reset, *messages = outbox.drain()
     assert reset == Reset("s", len(messages), None)
     *pieces, last = [change for item in messages if isinstance(item, Turns) for change in item.changes]
     assert max(piece.weight for piece in pieces) <= BATCH_WEIGHT
@@ -143,7 +143,7 @@ async def test_many_small_changes_are_several_messages() -> None:
     outbox = Emacs().outbox
     changes = [words("x", turn=str(number)) for number in range(2 * BATCH_CHANGES + 1)]
     outbox.reset("s", changes, None)
-    reset, *messages = outbox.take()
+    reset, *messages = outbox.drain()
     assert reset == Reset("s", 3, None)
     assert [len(item.changes) for item in messages if isinstance(item, Turns)] == [BATCH_CHANGES, BATCH_CHANGES, 1]
     assert [change for item in messages if isinstance(item, Turns) for change in item.changes] == changes
@@ -152,18 +152,18 @@ async def test_many_small_changes_are_several_messages() -> None:
 async def test_the_order_of_changes_and_messages_of_a_session_is_kept(emacs: Emacs) -> None:
     asked = Permission("s", "p", "open")
     emacs.outbox.change("s", words("a"))
-    emacs.outbox.tell(asked)
+    emacs.outbox.queue(asked)
     emacs.outbox.change("s", words("b"))
-    assert emacs.outbox.take() == [Turns("s", (words("a"),)), asked, Turns("s", (words("b"),))]
-    assert emacs.outbox.take() == []
+    assert emacs.outbox.drain() == [Turns("s", (words("a"),)), asked, Turns("s", (words("b"),))]
+    assert emacs.outbox.drain() == []
 
 
 async def test_of_the_state_of_a_session_only_the_newest_is_told(emacs: Emacs) -> None:
-    emacs.outbox.tell(SessionInfo("s", "busy"))
-    emacs.outbox.tell(SessionInfo("other", "busy"))
+    emacs.outbox.queue(SessionInfo("s", "busy"))
+    emacs.outbox.queue(SessionInfo("other", "busy"))
     emacs.outbox.change("s", words("a"))
-    emacs.outbox.tell(SessionInfo("s", "idle"))
-    assert emacs.outbox.take() == [SessionInfo("other", "busy"), Turns("s", (words("a"),)), SessionInfo("s", "idle")]
+    emacs.outbox.queue(SessionInfo("s", "idle"))
+    assert emacs.outbox.drain() == [SessionInfo("other", "busy"), Turns("s", (words("a"),)), SessionInfo("s", "idle")]
 
 
 async def test_a_reset_says_how_much_comes_and_drops_what_it_tells_anew(emacs: Emacs) -> None:
@@ -172,7 +172,7 @@ async def test_a_reset_says_how_much_comes_and_drops_what_it_tells_anew(emacs: E
     history = [words("x" * (BATCH_WEIGHT - 100), turn=str(number)) for number in range(3)]
     emacs.outbox.reset("s", history, "why")
     emacs.outbox.change("s", words("new"))
-    assert emacs.outbox.take() == [
+    assert emacs.outbox.drain() == [
         Turns("other", (words("kept"),)),
         Reset("s", 3, "why"),
         *(Turns("s", (change,)) for change in history),
@@ -182,7 +182,7 @@ async def test_a_reset_says_how_much_comes_and_drops_what_it_tells_anew(emacs: E
 
 async def test_an_empty_conversation_is_a_reset_too(emacs: Emacs) -> None:
     emacs.outbox.reset("s", [], None)
-    assert emacs.outbox.take() == [Reset("s", 0, None)]
+    assert emacs.outbox.drain() == [Reset("s", 0, None)]
 
 
 async def test_a_slow_emacs_misses_nothing(emacs: Emacs, caplog: pytest.LogCaptureFixture) -> None:
@@ -215,7 +215,7 @@ async def test_it_ends_with_emacs(emacs: Emacs) -> None:
 
 async def test_nothing_more_is_sent_when_an_answer_comes_as_it_is_cancelled(emacs: Emacs) -> None:
     emacs.outbox.change("s", words("a"))
-    emacs.outbox.tell(SessionInfo("s", "idle"))
+    emacs.outbox.queue(SessionInfo("s", "idle"))
     async with Tasks() as tasks:
         job = tasks.start(emacs.outbox.run)
         told = anyio.Event()

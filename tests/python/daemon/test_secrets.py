@@ -32,7 +32,7 @@ async def test_token_never_in_epc_log_repr(
         password = "password-in-the-url"
         url = daemon.url.replace("http://", f"http://somebody:{password}@") + "/?token=token-in-the-url"
         calls = [DaemonCall("daemon-connect", Plist(lisp(dumps({"url": url, "token": TOKEN, "root": ROOT}))))]
-        emacs.dispatcher.take(calls[0])
+        emacs.dispatcher.handle(calls[0])
         await emacs.until(lambda: emacs.all(DaemonState, state="connected"))
         session = await emacs.open()
         (theirs,) = daemon.sessions.values()

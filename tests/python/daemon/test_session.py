@@ -67,7 +67,7 @@ class Seen:
 
     def take(self, *items: StreamItem | Json) -> Seen:
         for item in items:
-            self.outputs += self.session.take(frame(item) if isinstance(item, dict) else item)
+            self.outputs += self.session.handle(frame(item) if isinstance(item, dict) else item)
         return self
 
     def go(self, *values: Json) -> Seen:

@@ -17,10 +17,10 @@ def test_a_prompt_is_reported_once_however_often_it_is_told() -> None:
     reports.note_prompt("turn", "Fix it")
     for change in echo:
         reports.note(change)
-    reports.tell("turn")
+    reports.report("turn")
     # It is loaded again.
     reports.begin_anew(echo)
-    reports.tell("turn")
+    reports.report("turn")
     assert [work.prompt for work in reported] == ["Fix it"]
 
 
@@ -39,9 +39,9 @@ def test_what_the_agent_has_read_is_reported_once() -> None:
         replace(tool, id="5", status="done", places=(FilePosition("b", None),)),
     ):
         reports.note(change)
-    reports.tell("turn")
-    reports.tell("turn")
-    reports.tell(None)
+    reports.report("turn")
+    reports.report("turn")
+    reports.report(None)
     assert [work.reads for work in reported] == [("/w/a", "b"), ()]
 
 
@@ -52,10 +52,10 @@ def test_what_each_answer_has_used_is_reported_once() -> None:
     reports.begin_anew([UsageChange("turn", 100, 10)])
     reports.note(UsageChange("turn", 200, 20, 150))
     reports.note(UsageChange("turn", None, 3))
-    reports.tell("turn", "qwen3")
+    reports.report("turn", "qwen3")
     reports.note(UsageChange("turn", 7, 1))
-    reports.tell(None, "qwen3")
-    reports.tell(None, "qwen3")
+    reports.report(None, "qwen3")
+    reports.report(None, "qwen3")
     assert [work.used for work in reported] == [
         (Usage("qwen3", 200, 20, 150), Usage("qwen3", 0, 3)),
         (Usage("qwen3", 7, 1),),
@@ -66,9 +66,9 @@ def test_a_prompt_is_reported_before_the_daemon_has_told_it() -> None:
     reported: list[ChatWork] = []
     reports = WorkReports("session", "/project", reported.append)
     reports.note_prompt("turn", "Fix it")
-    reports.tell("turn")
+    reports.report("turn")
     reports.note(TextChange("turn", voice="user", text="Fix "))
-    reports.tell("turn")
+    reports.report("turn")
     assert [work.prompt for work in reported] == ["Fix it"]
 
 
@@ -76,13 +76,13 @@ def test_when_a_prompt_began_is_reported_and_whether_more_may_come() -> None:
     reported: list[ChatWork] = []
     reports = WorkReports("session", "/project", reported.append)
     # Without a turn it does not matter.
-    reports.tell(None, is_lost=True)
+    reports.report(None, is_lost=True)
     for text, time in ("Fix ", 1000), ("it", 1001):
         reports.note(TextChange("turn", voice="user", text=text, time=time))
-    reports.tell("turn", is_lost=True)
-    reports.tell("turn")
+    reports.report("turn", is_lost=True)
+    reports.report("turn")
     reports.note(EndChange("turn", outcome="done"))
-    reports.tell(None, is_lost=True)
+    reports.report(None, is_lost=True)
     assert [(work.turn, work.start, work.is_lost) for work in reported] == [
         ("turn", 1000, True),
         ("turn", 1000, False),

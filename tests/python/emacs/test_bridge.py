@@ -151,7 +151,7 @@ async def test_a_call_returns_the_answer(site: Site, peer: EpcPeer) -> None:
 
 async def test_calls_before_the_connection_wait_for_it(site: Site) -> None:
     waiting = asyncio.create_task(site.bridge.call(messages.Delivered("early")))
-    site.bridge.tell(messages.Serving())
+    site.bridge.notify(messages.Serving())
     peer = await site.connect()
     await soon(waiting)
     assert await asyncio.to_thread(peer.wait_for, "delivered") == {"id": "early"}
@@ -173,10 +173,10 @@ async def test_a_call_that_could_not_be_sent_in_time_is_sent_later(site: Site) -
     with socket.create_connection(("127.0.0.1", site.port)) as busy:
         busy.sendall(STOP_FRAME)
         for _ in range(8):
-            site.bridge.tell(messages.Notice("x" * 1_000_000))
+            site.bridge.notify(messages.Notice("x" * 1_000_000))
         with pytest.raises(EmacsBusyError):
             await site.bridge.call(messages.Delivered("the last"), timeout=0.01)
-        site.bridge.tell(messages.Serving())
+        site.bridge.notify(messages.Serving())
 
         def read() -> list[bytes]:
             with busy.makefile("rb") as file:
@@ -226,7 +226,7 @@ async def test_a_lost_connection_fails_what_waits_and_what_comes(site: Site, pee
     await soon(site.gone.wait())
     with pytest.raises(EmacsGoneError):
         await soon(site.bridge.call(messages.Serving()))
-    site.bridge.tell(messages.Serving())
+    site.bridge.notify(messages.Serving())
 
 
 async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
@@ -265,7 +265,7 @@ async def test_what_was_said_before_the_end_still_goes_out(
 ) -> None:
     monkeypatch.setattr(module, "_LAST_WORDS_S", TIMEOUT_S)
     for number in range(20):
-        site.bridge.tell(messages.Delivered(str(number)))
+        site.bridge.notify(messages.Delivered(str(number)))
     site.bridge.close()
     assert await ended(peer)
     calls = peer.calls("delivered")
@@ -277,7 +277,7 @@ async def test_an_emacs_that_does_not_read_blocks_only_the_writer(site: Site) ->
         deaf.sendall(STOP_FRAME)
         await soon(site.received.get())
         for _ in range(20):
-            site.bridge.tell(messages.Notice("x" * 1_000_000))
+            site.bridge.notify(messages.Notice("x" * 1_000_000))
         # The loop goes on, and so does the reader.
         deaf.sendall(STOP_FRAME)
         await soon(site.received.get())

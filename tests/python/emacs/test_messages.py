@@ -178,7 +178,7 @@ def test_emacs_leaves_crlf_to_this_process(spool: Spool) -> None:
         payload = f'(:id "p" :outcome accepted :text "{text}" :crlf {crlf})'
         assert incoming("outcome", payload, spool) == messages.ReviewOutcome("p", content)
     assert messages.ProposalClose("p", True).parse_reply(loads('(:text "a\nb" :crlf t)'), spool) == "a\r\nb"
-    spool.keep_part(7, "one\n")
+    spool.add_part(7, "one\n")
     parts = incoming("outcome", '(:id "p" :outcome accepted :text-parts 7 :crlf t)', spool)
     assert parts == messages.ReviewOutcome("p", "one\r\n")
 

@@ -22,7 +22,7 @@ class Emacs:
     def __init__(self) -> None:
         self.told: list[messages.Notification] = []
 
-    def tell(self, message: messages.Notification) -> None:
+    def notify(self, message: messages.Notification) -> None:
         self.told.append(message)
 
 
@@ -38,9 +38,9 @@ async def test_a_prompt_here_waits_for_none_that_a_place_does_not_take(tmp_path:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(queue.run)
         file = tmp_path / "7.prompts"
-        queue.take(messages.Prompt("lost?", session="silent"))
+        queue.handle(messages.Prompt("lost?", session="silent"))
         for number in range(20):
-            queue.take(messages.Prompt(str(number), file=str(file)))
+            queue.handle(messages.Prompt(str(number), file=str(file)))
         await until(lambda: file.exists() and len(file.read_text().splitlines()) == 20)
         assert [line.split('"')[-2] for line in file.read_text().splitlines()] == [str(each) for each in range(20)]
         is_silent.set()

@@ -248,7 +248,7 @@ class Scene:
         """Send a prompt; return what is said of it at first."""
         self._requests += 1
         request = self._requests
-        self.front.take(RegistryPrompt(request, cli, SESSION, text, program))
+        self.front.handle(RegistryPrompt(request, cli, SESSION, text, program))
         await self.until(lambda: bool(self.statuses(request)))
         return self.statuses(request)[0]
 
@@ -363,7 +363,7 @@ async def test_where_the_system_tells_of_no_changes_a_look_does(
     scene.cli.is_idle = True
     assert await scene.prompt("one", qwen) == "model"
     scene.cli.record("assistant", "Done.", usageMetadata={})
-    scene.front.take(RegistryLook())
+    scene.front.handle(RegistryLook())
     await scene.until(lambda: scene.states()[-1:] == [("idle", "one", "Done.")])
 
 
@@ -433,7 +433,7 @@ async def test_each_of_many_prompts_at_once_is_told_of(
     scene.cli.record("user", "typed in the terminal")
     assert await scene.prompt("first", qwen) == "queued"
     for number in range(2, 202):
-        scene.front.take(RegistryPrompt(number, str(os.getpid()), SESSION, f"prompt {number}", ()))
+        scene.front.handle(RegistryPrompt(number, str(os.getpid()), SESSION, f"prompt {number}", ()))
     await scene.until(lambda: all(scene.statuses(number) == ["queued"] for number in range(2, 202)))
     for frame in scene.cli.got:
         scene.cli.reach_model(frame)
@@ -470,9 +470,9 @@ async def test_another_emacs_makes_the_token(scene: Scene, qwen: tuple[str, ...]
 async def test_a_cli_is_ended_and_its_end_is_told(scene: Scene) -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
         write(scene.cli.home, values_of(process.pid, scene.cli.project))
-        scene.front.take(RegistryEnd(str(process.pid)))
+        scene.front.handle(RegistryEnd(str(process.pid)))
         await scene.until(lambda: RegistryEnded(str(process.pid), True) in scene.told)
-    scene.front.take(RegistryEnd("1234567890"))
+    scene.front.handle(RegistryEnd("1234567890"))
     await scene.until(lambda: RegistryEnded("1234567890", True) in scene.told)
 
 

@@ -209,11 +209,11 @@ async def test_where_the_system_tells_of_no_changes_nothing_is_looked_at_unasked
             write(tmp_path, values_of(cli.pid, tmp_path))
             await anyio.wait_all_tasks_blocked()
             assert not watched.clis
-            registry.look()
+            registry.refresh()
             await watched.until(lambda: str(cli.pid) in watched.clis)
             cli.kill()
             cli.wait()
-            registry.look()
+            registry.refresh()
             await watched.until(lambda: watched.clis[str(cli.pid)].gone)
             tasks.cancel_scope.cancel()
 

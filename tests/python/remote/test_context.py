@@ -176,7 +176,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
         paths = [f"{PLACE}{ROOT}/a.py", f"{PLACE}{ROOT}/key.txt", "/home/me/proj/a.py", f"{PLACE}/etc/passwd"]
         items = [ToolItem(f"found {path}", path, 1) for path in paths]
         text = ToolItem(f"No problems in {PLACE}{ROOT}/a.py.")
-        tools.take(ToolAnswer(call.id, (text, *items)))
+        tools.handle(ToolAnswer(call.id, (text, *items)))
 
     tools = Tools(answer, lambda peer: context.access(peer) if peer else None, lambda _call: None)
     tools.offer((ToolDefinition("look", "", (ToolArgument("path", "path", "", required=True),)),))
@@ -207,7 +207,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
 
     async def answer_here(call: ToolCall) -> None:
         calls.append(call)
-        tools_here.take(ToolAnswer(call.id, (ToolItem(f"No problems in {here}."), ToolItem("found", here, 1))))
+        tools_here.handle(ToolAnswer(call.id, (ToolItem(f"No problems in {here}."), ToolItem("found", here, 1))))
 
     tools_here = Tools(answer_here, lambda peer: shared.access(peer) if peer else None, lambda _call: None)
     tools_here.offer(tools.definitions)

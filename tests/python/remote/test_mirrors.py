@@ -198,7 +198,7 @@ async def test_a_shared_file_is_read_here(tmp_path: Path) -> None:
 async def test_the_file_of_a_proposal_is_read_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
     relay = Relay([1, 2])
     copies = Copies(PlaceNames("/ssh:far:"), str(tmp_path), lambda: relay, lambda _message: None)
-    await copies.look("/p/a.py")
+    await copies.inspect("/p/a.py")
     assert await copies.is_text("/p/a.py", "/p/a.py")
     copy = Path((await copies.review_file("/p/a.py"))[0])
     assert sorted(relay.asked) == ["look", "read", "watch"]

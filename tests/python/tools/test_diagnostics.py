@@ -53,7 +53,7 @@ class Site:
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer is not None:
-            self.tools.take(ToolAnswer(call.id, self.answer))
+            self.tools.handle(ToolAnswer(call.id, self.answer))
 
     async def hear(self, event: Event) -> str | None:
         peer = Peer(1, "1", str(self.directory), "qwen", (), place=self.place)
