@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files one CLI may be told of, asked for the files that an answer is about."""
+"""The files that one CLI may be sent, decided for the files that an answer concerns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qwen_companion.privacy.verdicts import Verdict
 
 HIDDEN = "hidden by you"
-"""The rule of a file that the user keeps from all CLIs."""
+"""The rule of a file that the user hides from all CLIs."""
 
 
 class Exclusions(Protocol):
@@ -27,7 +27,7 @@ class Exclusions(Protocol):
 
 
 def kind_of(path: str) -> str | None:
-    """Return "directory" or "file" for what lies at `path` on this machine, None for nothing.  Waits for the disk."""
+    """Return "directory" or "file" for a local `path`, or None if absent.  Blocks on disk I/O."""
     if os.path.isdir(path):
         return "directory"
     return "file" if os.path.exists(path) else None
@@ -35,11 +35,11 @@ def kind_of(path: str) -> str | None:
 
 @frozen
 class Access:
-    """The files that one CLI may be told of, by their names where it runs.
+    """The files that one CLI may be sent, by their names where it runs.
 
-    It works in `directory`, None where that is not known, and may be told of files below `scope`, None for everywhere,
-    that no rule of `exclusions` excludes.  `exposures` are the user's words on single files.  `trusted` is what it is
-    told of the trust in its workspace.  `place` has the names of its files in Emacs; there `resolve` and `kind` look.
+    It works in `directory`, None if unknown, and may be sent files below `scope`, None for everywhere, that no rule of
+    `exclusions` excludes.  `exposures` are the user's choices for single files.  `trusted` is the trust in its
+    workspace that it is sent.  `place` has Emacs's names of its files; `resolve` and `kind` inspect files there.
     """
 
     exclusions: Exclusions
@@ -55,7 +55,7 @@ class Access:
 
     @property
     def directories(self) -> tuple[str, ...] | None:
-        """Those below which it may be told of files; None for everywhere."""
+        """The directories below which it may be sent files; None for everywhere."""
         return None if self.scope is None else tuple(root.path for root in self.scope)
 
     @property
@@ -66,9 +66,9 @@ class Access:
         return (f"{self.place.place}/", *(each.here for each in self.place.shared)) if self.place.place else None
 
     def rules(self, paths: Iterable[str]) -> dict[str, str | None]:
-        """Return for each of `paths` the rule that keeps it from the CLI, None for one it may be told of.
+        """Return for each of `paths` the rule that hides it from the CLI, or None.
 
-        Waits for the disk.
+        Blocks on disk I/O.
         """
         wanted = list(dict.fromkeys(paths))
         hidden = self._hidden()
@@ -88,7 +88,7 @@ class Access:
         return rules
 
     def _hidden(self) -> set[str]:
-        """Return all names of the files that the user hides: a link to one is no way round that."""
+        """Return all names of the files that the user hides: a link to one is hidden too."""
         names = [path for path, exposure in self.exposures.items() if exposure == HIDE]
         return {*names, *(self.resolve(name).real for name in names)}
 
@@ -96,10 +96,10 @@ class Access:
 def excluded(
     access: Callable[[Peer | None], Access | None], peer: Peer | None, paths: Sequence[str]
 ) -> Collection[str]:
-    """Return those of `paths` of which the CLI in the process `peer` must not be told.  Waits for the disk.
+    """Return those of `paths` that the CLI in the process `peer` must not be sent.  Blocks on disk I/O.
 
-    Of a directory that its place shares, they are the names here.  `access` returns which files it may be
-    told of; None, while that is not known, excludes all.
+    In a directory shared with its place, these are local names.  `access` returns the files it may be sent; None, while
+    unknown, excludes all.
     """
     found = access(peer)
     if found is None or found.trusted is False:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reading the bodies of requests without keeping large ones.
+"""Read the bodies of requests without storing large ones.
 
-A proposal above the user's size limit is refused by its size, before it is parsed: what is kept of it is the request
-with its long strings emptied, so that the tool call it was can still be answered.
+A proposal above the user's size limit is refused by size, before it is parsed: only the request with its long strings
+emptied is stored, so that its tool call can still be answered.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 MAX_BODY_BYTES = 1024 * 1024 * 1024
-"""Largest body that is read to its end: more than the longest string of Node.js makes."""
+"""Largest body to read, in bytes: more than Node.js's longest string."""
 
 _ROOM_BYTES = 64 * 1024
-"""Size of a request without the text, generously; and the longest string that `_Shortener` keeps."""
+"""Generous size of a request without its text; and the longest string that `_Shortener` stores."""
 
 _MAX_SHORTENED_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
@@ -27,7 +27,7 @@ _INSIDE_STRING = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)
 
 
 class BodyTooLargeError(Exception):
-    """A body is too large to be answered as the request it is; the text says so to its sender."""
+    """A body is too large to be answered as a request; the text says so to its sender."""
 
 
 @frozen
@@ -43,9 +43,9 @@ class Body:
 
 
 async def read_body(receive: Receive, text_limit: int | None) -> Body:
-    """Read a body to its end.  `text_limit`: largest text to keep, in UTF-8 bytes; None for any.
+    """Read a body to its end.  `text_limit`: largest text to store, in UTF-8 bytes; None for any.
 
-    :raises BodyTooLargeError: when too much is left of it all
+    :raises BodyTooLargeError: when even the shortened body is too large
     """
     kept = bytearray()
     shortener: _Shortener | None = None
@@ -76,27 +76,27 @@ async def read_body(receive: Receive, text_limit: int | None) -> Body:
 
 
 def _least_size(data: bytearray, start: int) -> int:
-    """Return the fewest UTF-8 bytes that the JSON in `data` from `start` on can mean.
+    """Return the least number of UTF-8 bytes that the JSON in `data` from `start` on can stand for.
 
-    An escape of 2 or 6 bytes is at least one.
+    An escape of 2 or 6 bytes stands for at least one.
     """
     return len(data) - start - data.count(b"\\", start) - 4 * data.count(b"\\u", start)
 
 
 class _Shortener:
-    """Takes JSON in pieces and empties its long strings."""
+    """Receives JSON in pieces and empties its long strings."""
 
     def __init__(self) -> None:
         self._shortened = bytearray()
         self._string: bytearray | None = None
-        """The kept beginning of the current string; None between strings."""
+        """The stored beginning of the current string; None between strings."""
         self._is_long = False
         self._is_escaped = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next `piece`.
+        """Process the next `piece`.
 
-        :raises BodyTooLargeError: when too much is left of it all
+        :raises BodyTooLargeError: when even the shortened body is too large
         """
         position = 0
         while position < len(piece):
@@ -112,7 +112,7 @@ class _Shortener:
                 position = self._feed_string(self._string, piece, position)
 
     def _feed_string(self, string: bytearray, piece: bytes, start: int) -> int:
-        """Take what `piece` has from `start` on of the string that has begun; return where it goes on after that."""
+        """Process the rest of the current string in `piece` from `start` on; return the position after it."""
         match = _INSIDE_STRING.match(piece, start + self._is_escaped)
         end = match.end() if match else len(piece)
         self._is_escaped = piece[end : end + 1] == b"\\"

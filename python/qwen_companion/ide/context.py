@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reducing the snapshot of Emacs to the context of one CLI (spec C3-C6)."""
+"""Reduce Emacs's snapshot to the context of one CLI (spec C3-C6)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ MAX_SELECTION_UNITS = 16384
 
 @frozen
 class ResolvedPath:
-    """A path as it was given and as it really is."""
+    """A path as given, and its real path."""
 
     path: str
     real: str
 
     @classmethod
     def of(cls, path: str) -> ResolvedPath:
-        """Resolve `path`; what no file can be called is as it is given.  May wait for a disk."""
+        """Resolve `path`; leave an impossible file name as given.  May block on disk I/O."""
         possible = "\0" not in path and len(path) < LONGEST_BYTES
         return cls(path, os.path.realpath(path) if possible else path)
 
     def is_below(self, root: ResolvedPath) -> bool:
-        """Return whether this is `root` or lies in it, by either name: a link in a project belongs to the project."""
+        """Return whether this is `root` or below it, by either name: a link in a project belongs to the project."""
         return any(
             name == top or name.startswith(top.rstrip(os.sep) + os.sep)
             for name, top in ((self.path, root.path), (self.real, root.real))
@@ -60,9 +60,9 @@ def newest_times(snapshot: Snapshot) -> dict[str, int]:
 
 
 def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | None) -> Json:
-    """Return the context of `snapshot` with the newest ten of the files `allowed`, path to time; the active one first.
+    """Return the context of `snapshot` with the ten newest of the files `allowed`, path to time; the active one first.
 
-    A CLI takes the file with the newest timestamp for the active one, and no file when that one does not say so.  So
+    A CLI regards the file with the newest timestamp as the active one, or no file if that one is not marked active.  So
     when the active file is not allowed, none is active.
     """
     files = sorted(allowed.items(), key=lambda item: item[1], reverse=True)

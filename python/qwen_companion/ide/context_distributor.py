@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compute the context of each CLI from the newest snapshot, the settings and the rules.
+"""Compute each CLI's context from the newest snapshot, the settings and the rules.
 
-A CLI is told of a file only once its process is known and no rule forbids it.
+A CLI is sent a file only once its process is known and no rule forbids it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from qwen_companion.privacy.watch import DiskWatch
 
 PATIENCE_S = 0.1
-"""Seconds for which the CLIs get the former verdicts while the rules are applied to something new."""
+"""Seconds for which CLIs get the previous verdicts while rules are applied to new inputs."""
 
 RULES_S = 2.0
-"""How often it is looked whether a rule has changed while nothing else has, where the system does not tell."""
+"""Seconds between checks of the rules when nothing else changes and the system does not report changes."""
 
 WATCHED_RULES_S = 60.0
-"""The same where it does: a change of what is mounted, for one, is not told."""
+"""The same if it does: changes of mounts, for one, go unreported."""
 
 WATCH_TRIES = 3
-"""How often the disk is looked at anew that changes while it is looked at."""
+"""Number of scans of a disk that changes during each."""
 
 NOT_ON_DISK = "not on disk"
 UNKNOWN = "not checked yet"
@@ -51,10 +51,10 @@ class _Job:
     settings: Settings
     roots: tuple[str, ...]
     families: frozenset[str | None]
-    """Those of the sessions, and that of an unknown CLI."""
+    """The families of the sessions' CLIs, and that of an unknown CLI."""
 
     directories: frozenset[str | None]
-    """Where the CLIs work; None where that is unknown."""
+    """The directories the CLIs work in; None where unknown."""
 
     exclusions: Exclusions
 
@@ -69,8 +69,8 @@ class _Job:
 class _Findings:
     """The findings about a job from the disk and the rules.
 
-    `rules`: for each family, what forbids each path, or None; `scopes`: for each directory in which a CLI works the
-    roots below which it hears of files, or None for everywhere; `missing`: the paths that are no files.
+    `rules`: for each family, the rule that forbids each path, or None; `scopes`: for each directory of a CLI the roots
+    whose files it is sent, or None for everywhere; `missing`: the paths that are not files.
     """
 
     job: _Job
@@ -94,9 +94,9 @@ class _Listener:
 
 
 class _Sessions:
-    """The sessions whose process has been looked for, by id.
+    """The sessions whose processes were looked up, by id.
 
-    What rounds ask of them is counted as they come and go, since one that comes must not cost more with many open.
+    Families and directories are counted as sessions come and go, so that many open ones do not slow down a new one.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _Sessions:
         return iter(self._peers)
 
     def peer(self, session: str) -> Peer | None:
-        """Return the process of `session`; None where it is unknown, or where there is no such session."""
+        """Return the process of `session`; None if either is unknown."""
         return self._peers.get(session)
 
     @property
@@ -124,7 +124,7 @@ class _Sessions:
 
     @property
     def directories(self) -> frozenset[str | None]:
-        """Return where the CLIs work."""
+        """Return the directories the CLIs work in."""
         return frozenset(self._directories)
 
     def put(self, session: str, peer: Peer | None) -> None:
@@ -156,7 +156,7 @@ class _Inputs:
 
 
 class ContextDistributor:
-    """Gives each session its context.  All methods are for the event loop."""
+    """Sends each session its context.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class ContextDistributor:
         """Distribute context through callbacks.
 
         - `deliver` gets the id of a session and its next context.
-        - `report_context` gets, while the user watches, the id of a session, the roots below which it hears of files
+        - `report_context` gets, while the user watches, the id of a session, the roots whose files it is sent
           (None for everywhere), when its context went out in ms since the epoch, and that context as JSON.
         - `report_exclusions` gets, while the user watches, all excluded files.
         - `warn` gets problems of the settings.
@@ -181,7 +181,7 @@ class ContextDistributor:
         self._warn = warn
         self._inputs = _Inputs()
         self._newcomers: set[str] | None = None
-        """Sessions that have been told nothing yet; None when all are to be told."""
+        """Sessions that were sent nothing yet; None to update all."""
         self._listeners: dict[str, _Listener] = {}
         self._last: _Findings | None = None
         self._check_again_at = 0.0
@@ -194,8 +194,8 @@ class ContextDistributor:
     # --- Inputs ---
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the settings; no CLI is told anything before."""
-        # Not needed for the start, and it takes time.
+        """Set the settings; no CLI is sent anything before."""
+        # Imported late: the start does not need them, and they take time.
         from qwen_companion.privacy.exclusions import Exclusions, Options
         from qwen_companion.privacy.watch import DiskWatch
 
@@ -209,17 +209,17 @@ class ContextDistributor:
         self._update_all()
 
     def set_roots(self, roots: tuple[str, ...]) -> None:
-        """Take the workspace roots."""
+        """Set the workspace roots."""
         self._inputs.roots = roots
         self._update_all()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot of the buffers that the user looks at."""
+        """Set the snapshot of the user's buffers."""
         self._inputs.snapshot = snapshot
         self._update_all()
 
     def set_session(self, state: SessionState) -> None:
-        """Take a session that is new or has changed."""
+        """Add or update a session."""
         sessions, identifier, peer = self._inputs.sessions, state.session.id, state.session.peer
         if not state.identified or (identifier in sessions and sessions.peer(identifier) == peer):
             return
@@ -229,7 +229,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def drop_session(self, session: str) -> None:
-        """Note that a session has ended."""
+        """Remove an ended session."""
         self._inputs.sessions.drop(session)
         self._listeners.pop(session, None)
         if self._watched:
@@ -240,7 +240,7 @@ class ContextDistributor:
         self._inputs.changed.set()
 
     def sent(self, session: str, notification: bytes) -> None:
-        """Note that the context `notification` has gone out to `session`."""
+        """Record that the context `notification` went out to `session`."""
         listener = self._listeners.get(session)
         if listener is not None:
             listener.sent = (int(time.time() * 1000), notification)
@@ -248,11 +248,11 @@ class ContextDistributor:
                 self._report_sent(session, listener)
 
     def watch(self, on: bool) -> None:
-        """Begin to report each change, with the present state first, or cease to."""
+        """Start or stop reporting each change; start with the present state."""
         job = self._job()
         last = self._last
         if on and job is not None and last is not None and last.job.basis == job.basis and last.cover(job):
-            # Those of sessions that came while nobody looked are not known yet.
+            # Sessions that came unwatched are not known yet.
             self._send(job, last)
         self._watched = on
         if on:
@@ -260,7 +260,7 @@ class ContextDistributor:
             for session, listener in self._listeners.items():
                 self._report_sent(session, listener)
             if not self._inputs.sessions:
-                # What is excluded was not followed while no CLI was there and nobody looked.
+                # Exclusions were not updated without a CLI or a watching user.
                 self._update_all()
 
     # --- Reviews ---
@@ -268,7 +268,7 @@ class ContextDistributor:
     def review_roots(self, session: str) -> tuple[str, ...] | None:
         """Return the directories in which `session` may propose changes for review; None for anywhere, () for nowhere.
 
-        All workspace roots, and where it works: a proposal is no secret, so not only its own root.
+        All workspace roots and its directory: a proposal is no secret, so not only its own root.
         """
         inputs = self._inputs
         if inputs.settings is not None and inputs.settings.all_roots:
@@ -279,9 +279,9 @@ class ContextDistributor:
     # --- Tools ---
 
     def access(self, peer: Peer | None) -> Access | None:
-        """Return the access of the CLI in the process `peer`; None as long as it is not known.
+        """Return the access of the CLI in the process `peer`, or None while unknown.
 
-        Waits for the disk.
+        Blocks on disk I/O.
         """
         inputs = self._inputs
         if inputs.settings is None or inputs.exclusions is None:
@@ -311,7 +311,7 @@ class ContextDistributor:
 
     async def _inform_next(self) -> None:
         changed = self._inputs.changed
-        # Rules matter only while there is somebody to tell.
+        # Rules matter only while a CLI is connected or the user watches.
         delay = None if self._job() is None else self._check_again_at - time.monotonic()
         with anyio.move_on_after(delay):
             await changed.wait()
@@ -335,7 +335,7 @@ class ContextDistributor:
         self._update_all()
 
     def _check_later(self, changes: int) -> None:
-        """Look at the disk after the interval, unless it has changed since there had been that many `changes` of it."""
+        """Schedule a check of the disk after the interval, unless it has changed since there were `changes` changes."""
         if changes == self._disk_changes:
             self._check_again_at = time.monotonic() + self._interval
 
@@ -356,18 +356,18 @@ class ContextDistributor:
         )
 
     async def _inform(self, job: _Job, newcomers: set[str] | None) -> None:
-        """Tell `newcomers`, or with None all sessions."""
+        """Send context to `newcomers`, or with None to all sessions."""
         last = self._last
         is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._check_again_at
         if last is not None and is_current and last.cover(job):
-            # A move of the cursor, most often.
+            # Most often a move of the cursor.
             self._send(job, last, newcomers)
             return
         changes = self._disk_changes
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_meanwhile, job)
             if last is not None and is_current:
-                # Only the sessions have changed, so the verdicts on the files hold.
+                # Only the sessions have changed, so the verdicts on files hold.
                 self._last = await in_thread(_extend, last, job)
             else:
                 found = await in_thread(_find_and_watch, job, self._watch)
@@ -378,21 +378,21 @@ class ContextDistributor:
             self._send(job, self._last, newcomers)
 
     async def _send_meanwhile(self, job: _Job) -> None:
-        """Deliver the context that the former findings allow if finding new ones takes long."""
+        """Send the context allowed by the previous findings if new ones take long."""
         await anyio.sleep(PATIENCE_S)
         if self._last is not None:
             self._send(job, self._last)
 
     def _send(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
-        """Deliver the files that `findings` allow to all sessions or to `newcomers`, and no others."""
+        """Send all sessions, or `newcomers`, the files that `findings` allow, and no others."""
         if self._watched:
-            # A new one may change the set of files excluded for all.
+            # A newcomer may change the set of files excluded for all.
             newcomers = None
         times = newest_times(job.snapshot)
-        # The user's word counts at once.
+        # The user's choice counts at once.
         hidden = {file.path: HIDDEN for file in job.snapshot.files if file.exposure == HIDE}
         rules = {family: {**findings.rules.get(family, {}), **hidden} for family in job.families}
-        # The ignore file of one CLI says nothing of another, so a file that a family hears of is not excluded for all.
+        # The ignore file of one CLI is not another's, so a file that one family is sent is not excluded for all.
         common = {
             path: rule
             for path in times
@@ -400,13 +400,13 @@ class ContextDistributor:
             and all(rules[family].get(path, UNKNOWN) is not None for family in job.families)
         }
         exclusions = [Exclusion(path, rule) for path, rule in common.items()]
-        # Most sessions hear the same, and there may be many.
+        # Most sessions are sent the same, and there may be many.
         contexts: dict[object, tuple[bytes, dict[str, str]]] = {}
         sessions = self._inputs.sessions
         for identifier in sessions if newcomers is None else newcomers:
             peer = sessions.peer(identifier)
             family, directory = _family(peer), _directory(peer)
-            # What has gone or changed since the job began is for the next round.
+            # The next round handles sessions gone or changed since the job began.
             if identifier not in sessions or family not in rules or directory not in findings.scopes:
                 continue
             scope = findings.scopes[directory]
@@ -444,7 +444,7 @@ class ContextDistributor:
 def _rule(
     path: str, rules: Mapping[str, str | None], scope: tuple[ResolvedPath, ...] | None, findings: _Findings
 ) -> str | None:
-    """Return why a session with `scope` and the `rules` of its family is not told of `path`; None if it is."""
+    """Return why a session with `scope` and the `rules` of its family is not sent `path`; None if it is."""
     rule = rules.get(path, UNKNOWN)
     if rule is None and scope is not None and not any(findings.places[path].is_below(root) for root in scope):
         return f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
@@ -460,7 +460,7 @@ def _directory(peer: Peer | None) -> str | None:
 
 
 def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
-    """Return the trust that a CLI working in `roots` is told."""
+    """Return the trust sent to a CLI working in `roots`."""
     if trust is None or isinstance(trust, bool):
         return trust
     places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]
@@ -468,7 +468,7 @@ def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool
 
 
 def _are_outdated(findings: _Findings) -> bool:
-    """Return whether the disk or a rule says something else by now.  Waits for the disk."""
+    """Return whether the disk or a rule has changed since.  Blocks on disk I/O."""
     job = findings.job
     paths = newest_times(job.snapshot)
     return job.exclusions.changed(paths, job.roots) or _missing(paths) != findings.missing
@@ -479,13 +479,13 @@ def _missing(paths: Iterable[str]) -> frozenset[str]:
 
 
 def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool]:
-    """Return the findings of `_find`, and whether `watch` will tell when they are outdated."""
+    """Return the findings of `_find`, and whether `watch` will report that they are outdated."""
     findings = _find(job)
     for _ in range(WATCH_TRIES):
         dependencies = job.exclusions.dependencies(newest_times(job.snapshot), job.roots)
         if watch is None or not watch.cover(dependencies):
             break
-        # Something may have changed before it was watched.
+        # Something may have changed before the watch began.
         if not _are_outdated(findings):
             return findings, True
         findings = _find(job)
@@ -493,14 +493,14 @@ def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool
 
 
 def _find(job: _Job) -> _Findings:
-    """Ask the disk and the rules.  Takes as long as they do: not for the event loop."""
+    """Inspect the disk and the rules.  Blocks on disk I/O; never call it on the event loop."""
     paths = newest_times(job.snapshot)
     places = {path: ResolvedPath.of(path) for path in paths}
     return _extend(_Findings(job=job, missing=_missing(paths), places=places, rules={}, scopes={}), job)
 
 
 def _extend(findings: _Findings, job: _Job) -> _Findings:
-    """Return `findings` completed for `job`, which has the same basis.  Takes as long as `_find`."""
+    """Return `findings` completed for `job`, which has the same basis.  Blocks as `_find` does."""
     exposures = {file.path: file.exposure for file in job.snapshot.files}
     asked = [path for path, exposure in exposures.items() if exposure != SHOW]
     rules, scopes = dict(findings.rules), dict(findings.scopes)
@@ -517,7 +517,7 @@ def _extend(findings: _Findings, job: _Job) -> _Findings:
 
 
 def _scope(directory: str | None, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
-    """Return the roots below which a CLI in `directory` hears of files: all of them where that is unknown."""
+    """Return the roots whose files a CLI in `directory` is sent: all if that is unknown."""
     if settings.all_roots:
         return None
     return tuple(roots) if directory is None else (own_root(ResolvedPath.of(directory), roots),)

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
-"""Names that CLIs connect to: the second one by old versions, the third one in a container."""
+"""Names that CLIs connect to: the second in old versions, the third in a container."""
 
 
 @frozen
 class Keys:
-    """What admits a request: the `port` that it names, and the `token`, in place of which some paths have `secrets`."""
+    """The `port` and `token` that admit a request; on some paths one of `secrets` replaces the token."""
 
     port: int
     token: str
     secrets: Mapping[str, str]
 
     def hosts(self) -> frozenset[bytes]:
-        """Return the values of the header Host that name the server."""
+        """Return the values of the header Host that are valid for the server."""
         return frozenset(f"{host}:{self.port}".encode("ascii") for host in HOSTS)
 
 
@@ -34,7 +34,7 @@ class Guard:
     """Pass on requests that name one of `HOSTS`, do not come from a web page and have the token."""
 
     def __init__(self, app: ASGIApp, keys: Keys, keys_of: Callable[[int], Keys | None] = lambda _port: None) -> None:
-        """Take `keys`; connections for whose client's port `keys_of` returns others need these instead."""
+        """Require `keys`, unless `keys_of` returns others for the port of the connection's client."""
         self._app = app
         self._keys = keys
         self._keys_of = keys_of
@@ -48,10 +48,10 @@ class Guard:
         hosts = [value for name, value in headers if name == b"host"]
         other = self._keys_of(scope["client"][1]) if scope.get("client") else None
         if len(hosts) != 1 or hosts[0].lower() not in (self._hosts if other is None else other.hosts()):
-            # A web page that has its own name resolve to 127.0.0.1 shows that name here.
+            # A web page whose name resolves to 127.0.0.1 sends that name here.
             await refuse(send, 421, "This server does not answer to that host name.")
         elif any(name == b"origin" for name, _ in headers):
-            # No CLI sends one; a browser does whenever a page of another origin calls.
+            # CLIs never send it; browsers do for calls by pages of another origin.
             await refuse(send, 403, "Requests from web pages are refused.")
         elif not _authorised(
             other or self._keys, scope["path"], [value for name, value in headers if name == b"authorization"]

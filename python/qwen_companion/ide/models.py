@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every name and shape of the IDE companion interface that goes over MCP, once (spec C3, F1-F5)."""
+"""Every name and shape of the IDE companion interface over MCP (spec C3, F1-F5)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OPEN_DIFF = "openDiff"
 CLOSE_DIFF = "closeDiff"
 
 CONTENT_CHARACTERS = 128 * 1024
-"""Characters of a text whose JSON is made at once."""
+"""Characters of a text that are converted to JSON at once."""
 
 ANONYMOUS_CLIENT = "streamable-http-client"
-"""The name that all CLIs seen so far give; it tells the user nothing."""
+"""The name that all CLIs seen so far use; it means nothing to the user."""
 
 Json = dict[str, Any]
 
@@ -82,20 +82,20 @@ def active_file(path: str, timestamp: int, cursor: tuple[int, int] | None, selec
 def ide_context(open_files: Sequence[Json], is_trusted: bool | None) -> Json:
     """Return the context of the open files, newest first (spec C3).
 
-    `is_trusted` must stay the same for the life of a connection: at a change of it the CLI asks for a restart.  None
-    says nothing of it.
+    `is_trusted` must stay the same for the life of a connection: a CLI requests a restart when it changes.  None omits
+    it.
     """
     trust = {} if is_trusted is None else {"isTrusted": is_trusted}
     return {"workspaceState": {"openFiles": open_files, **trust}}
 
 
 def context_update(context: Json) -> bytes:
-    """Return the notification that tells `context`."""
+    """Return the notification of `context`."""
     return _notification(CONTEXT_UPDATE, context)
 
 
 def told_context(text: str, place: str = "") -> ToldContext:
-    """Return what `text`, the JSON of a `context_update`, tells; its names are at `place`, "" for this machine."""
+    """Return the content of `text`, the JSON of a `context_update`; its names are at `place`, "" for this machine."""
     update = json.loads(text)
     state = update["params"]["workspaceState"]
     trust = {None: None, True: "trusted", False: "untrusted"}[state.get("isTrusted")]
@@ -113,7 +113,7 @@ def told_context(text: str, place: str = "") -> ToldContext:
 
 
 class DiffAccepted:
-    """The notification that a file was accepted with a text, that with the user's edits (spec F4).
+    """The notification that a file was accepted with a text that includes the user's edits (spec F4).
 
     It is made in pieces while it is sent: all of the JSON of 10 MB at once takes 10 ms more for its memory.
     """
@@ -126,7 +126,7 @@ class DiffAccepted:
         """Yield its JSON in pieces."""
         from pydantic_core import to_json
 
-        # Three times as fast as `json`.  The library has imported it by now, but for a session of an earlier process.
+        # Three times as fast as `json`.  Already imported by the library, except for a session of an earlier process.
         empty = to_json(_message(DIFF_ACCEPTED, {"filePath": self._path, "content": ""}))
         end = len(b'"}}')
         yield empty[:-end]
@@ -141,7 +141,7 @@ def diff_rejected(path: str) -> Sequence[bytes]:
 
 
 def close_result(content: str | None) -> str:
-    """Return the text block `closeDiff` answers with; CLIs read it as JSON."""
+    """Return the text block of `closeDiff`'s answer; CLIs read it as JSON."""
     return json.dumps({"content": content}, ensure_ascii=False)
 
 

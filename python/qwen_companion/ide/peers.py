@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which process is at the other end of a connection?  Nothing on the wire says so, the operating system does.
+"""Find the process at the other end of a connection: the wire does not name it, the operating system does.
 
-Nothing here is for the event loop: it goes over processes and reads files.
+All functions scan processes and read files; never call them on the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 @frozen
 class Caller:
-    """The program that is calling.  `name` and `version` are "" where the process does not tell."""
+    """The calling program.  `name` and `version` are "" if unknown."""
 
     peer: Peer
     name: str
@@ -35,17 +35,17 @@ class Caller:
 
     @property
     def label(self) -> str:
-        """Its name and version for a person; may be empty."""
+        """Its name and version for display; may be empty."""
         return f"{self.name} {self.version}".strip()
 
 
 @frozen
 class _Product:
-    """A CLI as its npm package, its program and a person name it.
+    """A CLI: its npm package, its program and its display name.
 
-    `keeps_edits_before` is the first version that, when a proposal is accepted in the terminal, writes what was
-    proposed and not what `closeDiff` says the user has made of it; None when no version is known that does.
-    `ends_lines` says that it may write a line end after a text that has none.
+    `keeps_edits_before` is the first version that writes the proposal itself when it is accepted in the terminal, and
+    not the user's version returned by `closeDiff`; None without a known one.  `ends_lines` means that it may add a
+    final line end.
     """
 
     package: str
@@ -56,7 +56,7 @@ class _Product:
     ends_lines: bool
 
 
-# Qwen Code 0.12.0 kept the edits, 0.15.10 dropped them; those between were not tried.
+# Qwen Code 0.12.0 kept the edits, 0.15.10 dropped them; the versions between are untested.
 _PRODUCTS = (
     _Product("@qwen-code/qwen-code", "qwen", "Qwen Code", "qwen", (0, 13), ends_lines=False),
     _Product("@google/gemini-cli", "gemini", "Gemini CLI", "gemini", None, ends_lines=True),
@@ -68,10 +68,10 @@ _FORWARDERS = frozenset(
         *("docker-proxy", "com.docker.backend", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "gvproxy"),
     )
 )
-"""Programs that carry a connection for a process elsewhere: theirs is neither the directory nor the life of the CLI."""
+"""Programs that carry a connection for a remote process: their directory and life are not the CLI's."""
 
 _SHELLS = ("sh", "bash", "dash")
-"""In which a CLI runs the command of a hook."""
+"""Shells in which a CLI runs a hook's command."""
 
 _INTERPRETER = re.compile(r"(node|nodejs|bun|deno)[\d.]*")
 
@@ -81,23 +81,23 @@ _OPTIONS_WITH_VALUE = frozenset(
         *("--env-file", "--env-file-if-exists", "--preload", "--config", "-c"),
     )
 )
-"""Options of the interpreters whose value may be the next argument, and a file."""
+"""Options of the interpreters whose value may be the next argument, and a file name."""
 
 _recent: deque[int] = deque(maxlen=8)
-"""Processes that were found, the last one first: a CLI connects several times, for its hooks and its tools as well."""
+"""Processes found, the latest first: a CLI connects several times, also for its hooks and tools."""
 
 _ASK_AGAIN = 16
-"""After so many processes the system is asked whether the connection is still held: looking at one takes longer."""
+"""Recheck the connection after scanning this many processes, as scanning takes longer."""
 
 _MAX_LINEAGE = 30
-"""Processes that a relay tells of a CLI at most: it and those above it."""
+"""Most processes in a relay's lineage of a CLI: itself and its ancestors."""
 
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
 
 
 def keeps_edits(session: KnownSession | None) -> bool:
-    """Return whether the CLI of `session` writes the user's edits if a proposal is accepted in the terminal."""
+    """Return whether the CLI of `session` writes the user's edits when a proposal is accepted in the terminal."""
     product = _product(session)
     if session is None or product is None:
         return False
@@ -106,13 +106,13 @@ def keeps_edits(session: KnownSession | None) -> bool:
 
 
 def ends_lines(session: KnownSession | None) -> bool:
-    """Return whether the CLI of `session` may end the last line of what it writes."""
+    """Return whether the CLI of `session` may add a final line end."""
     product = _product(session)
     return product is not None and product.ends_lines
 
 
 def _product(session: KnownSession | None) -> _Product | None:
-    """Return the kind of CLI of `session`, if that is known."""
+    """Return the kind of CLI of `session`, or None if unknown."""
     family = session.peer.family if session and session.peer else None
     return next((product for product in _PRODUCTS if product.family == family), None)
 
@@ -120,8 +120,8 @@ def _product(session: KnownSession | None) -> _Product | None:
 def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
     """Return the process of this user that holds the client's end of `connection`.
 
-    None for one of another user, and for one that cannot be seen: in a container, behind a tunnel.  The ancestors end
-    below the process `emacs_pid`, or at the top where that is none of them.
+    None if it is another user's or invisible: in a container, behind a tunnel.  The ancestors end below the process
+    `emacs_pid`, or at the top if that is not among them.
     """
     try:
         process = _holder(connection)
@@ -135,11 +135,11 @@ def find_caller(connection: Connection, emacs_pid: int) -> Caller | None:
         ancestors = tuple(_ancestors(process.pid, emacs_pid))
         return Caller(Peer(process.pid, start_of(process.pid) or "", directory, family, ancestors), name, version)
     except (psutil.Error, OSError):
-        return None  # It has ended, or the system tells nothing.
+        return None  # It has ended, or the system gives no data.
 
 
 def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
-    """Return the caller that the relay at `place` describes by `who`, each part of which may be anything."""
+    """Return the caller that the relay at `place` describes by `who`, an untrusted mapping."""
     name, version, directory, terminal = (who.get(key) for key in ("name", "version", "directory", "terminal"))
     try:
         directory = file_name(directory)
@@ -162,7 +162,7 @@ def caller_at(place: str, who: Mapping[str, Any]) -> Caller:
 
 
 def _pids(value: object) -> tuple[int, ...]:
-    """Return the numbers of processes at another place in `value`; none where it is anything else."""
+    """Return the numbers of processes at another place in `value`; none if it is malformed."""
     numbers = cast("list[object]", value) if isinstance(value, list) else []
     found = tuple(each for each in numbers if type(each) is int and 0 < each < 2**31)
     return found if len(found) == len(numbers) <= _MAX_LINEAGE else ()
@@ -181,20 +181,20 @@ def _holder(connection: Connection) -> psutil.Process | None:
     own = os.getpid()
     for number, pid in enumerate(_candidates(), 1):
         if KERNEL_TELLS and number % _ASK_AGAIN == 0 and client_socket(connection) != found:
-            return None  # It has been closed meanwhile.
+            return None  # It was closed meanwhile.
         descriptor = look(pid)
         if descriptor is not None:
-            # A child of the caller has its descriptors too, for a moment or for good.
+            # A child of the caller shares its descriptors, for a moment or for good.
             while (parent := parent_of(pid)) != own and look(parent, descriptor) is not None:
                 pid = parent
-            # Such a child may have ended by now: its parent comes later.
+            # Such a child may have ended meanwhile: its parent comes later.
             with suppress(psutil.NoSuchProcess):
                 return psutil.Process(pid)
     return None
 
 
 def _without_command(process: psutil.Process) -> psutil.Process | None:
-    """Return the CLI of `process`, where that is the program that calls its command hook, by a shell of the CLI."""
+    """Return the CLI above `process`, if that is its command hook's program, run by a shell; else `process`."""
     if process.name() != "curl":
         return process
     parent = process.parent()
@@ -202,17 +202,17 @@ def _without_command(process: psutil.Process) -> psutil.Process | None:
 
 
 def _candidates() -> Iterator[int]:
-    """Yield the processes that may hold a connection: the likely ones first, this one last."""
+    """Yield the processes that may hold a connection: likely ones first, this one last."""
     yield from tuple(_recent)
     own = os.getpid()
-    # Most CLIs have just been started.
+    # Most CLIs were started recently.
     yield from sorted(psutil.pids(), key=lambda pid: (pid == own, -pid))
 
 
 def _find_descriptor(target: str, pid: int, only: str | None = None) -> str | None:
-    """Return the number of a descriptor of `pid` that leads to `target`, as /proc shows it; None without one.
+    """Return the number of a descriptor of `pid` that leads to `target`, as /proc shows it, or None.
 
-    With `only`, look at the descriptor of that number and no other.
+    With `only`, check only the descriptor of that number.
     """
     try:
         names = os.listdir(f"/proc/{pid}/fd") if only is None else [only]
@@ -230,7 +230,7 @@ def _target(link: str) -> str | None:
 
 
 def _find_connection(connection: Connection, pid: int, _only: str | None = None) -> str | None:
-    """Return "" where `pid` is a process of this user with the client's end of `connection`, else None."""
+    """Return "" if `pid` is a process of this user with the client's end of `connection`, else None."""
     try:
         process = psutil.Process(pid)
         is_ours = process.uids().real == os.getuid()
@@ -248,7 +248,7 @@ def _joins(item: Any, connection: Connection) -> bool:
 
 
 def _ipv4(address: str) -> str:
-    """Return `address` without the prefix it has on a socket that speaks both versions."""
+    """Return `address` without the prefix of a dual-stack socket."""
     return address.removeprefix("::ffff:")
 
 
@@ -289,7 +289,7 @@ def _identity(process: psutil.Process, directory: str | None) -> tuple[str, str,
     for product in _PRODUCTS:
         if name == product.package:
             return product.name, version, product.family
-    # A single file is known by its name: the package of the directory it lies in is another's.
+    # A single file is recognised by its name: the package around it is another's.
     stems = {os.path.basename(path).partition(".")[0] for path in (program, os.path.realpath(program))}
     for product in _PRODUCTS:
         if product.program in stems:
@@ -312,9 +312,9 @@ def _script(arguments: Sequence[str], directory: str | None) -> str | None:
 
 
 def _package(program: str) -> tuple[str, str]:
-    """Name and version of the npm package that `program` is a file of; "" where there is none."""
+    """Return name and version of the npm package that contains `program`, or ""."""
     folder = os.path.dirname(program)
-    # What is above a `node_modules` is the package that uses this one.
+    # The package above a `node_modules` is the one that uses this package.
     while os.path.basename(folder) != "node_modules":
         manifest = _manifest(os.path.join(folder, "package.json"))
         name = _label(manifest.get("name"))
@@ -336,5 +336,5 @@ def _manifest(path: str) -> dict[str, Any]:
 
 
 def _label(value: object) -> str:
-    """Return `value` if it is fit to be shown as a name, else ""."""
+    """Return `value` if it is a displayable name, else ""."""
     return value if isinstance(value, str) and len(value) <= _MAX_NAME and value.isprintable() else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The proposals under review.  Each ends exactly once.
 
-A decision stays here until it has gone out to its CLI, so that it survives a broken stream.  Emacs keeps it until it is
-told that, so that it survives this process.
+A decision stays here until it has gone out to its CLI, so that it survives a broken stream.  Emacs stores it until that
+is confirmed, so that it survives this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qwen_companion.domain import AskedQuestion, KnownProposal
 from qwen_companion.frozen import frozen
 
 HOOK_PREFIX = "hook-"
-"""Prefix of the ids of proposals that came by a hook of the CLI, and end with its request."""
+"""Prefix of the ids of proposals by a CLI's hook, which end with its request."""
 
 
 def text_digest(text: str) -> str:
@@ -26,14 +26,14 @@ def text_digest(text: str) -> str:
 
 
 FILE, PLAN, QUESTION = "file", "plan", "question"
-"""What a proposal is: a text for a file, a plan, or questions with the text of the answers."""
+"""Kinds of proposals: a text for a file, a plan, or questions with the text of the answers."""
 
 
 @frozen
 class Decision:
-    """The decision of the user: `content` is the accepted text, None for a rejection.
+    """The user's decision: `content` is the accepted text, None for a rejection.
 
-    With a plan or questions it may have a `reason`; `mode` is the one to work in after a plan, None for that before.
+    For a plan or questions it may have a `reason`; `mode` is the one to use after a plan, None for the previous one.
     """
 
     content: str | None
@@ -60,18 +60,18 @@ class Proposal:
 
 
 class Proposals:
-    """All proposals of all sessions.  At most one for a session and path: a CLI knows them by path only."""
+    """All proposals of all sessions.  At most one for a session and path, as a CLI identifies them by path."""
 
     def __init__(self, known: Iterable[KnownProposal] = ()) -> None:
         """`known` are the proposals of an earlier process of this Emacs."""
         self._by_id: dict[str, Proposal] = {}
         self._shown: set[tuple[str, str]] = set()
-        """The sessions and files of proposals, until somebody asks for them."""
+        """The sessions and files of shown proposals, until `was_shown` is called."""
         for item in known:
             self._by_id[item.id] = Proposal(item.id, item.session, item.path, item.digest)
 
     def begin(self, session: str, path: str, text: str) -> tuple[Proposal, Proposal | None]:
-        """Return the proposal of `text`, known or new, and the one that it replaces, or None."""
+        """Return the proposal of `text`, known or new, and the one it replaces, or None."""
         digest = text_digest(text)
         found = self.find(session, path)
         if found is not None and found.digest == digest:
@@ -92,7 +92,7 @@ class Proposals:
         return proposal
 
     def get(self, identifier: str) -> Proposal | None:
-        """Return the proposal, even a decided one that has not gone out yet; None if unknown."""
+        """Return the proposal, even a decided one that has not gone out yet, or None."""
         return self._by_id.get(identifier)
 
     def find(self, session: str, path: str) -> Proposal | None:
@@ -100,7 +100,7 @@ class Proposals:
         return next((item for item in self._by_id.values() if (item.session, item.path) == (session, path)), None)
 
     def waiting(self) -> list[Proposal]:
-        """Return those on which the user has not decided."""
+        """Return the undecided proposals."""
         return [item for item in self._by_id.values() if item.decision is None]
 
     def drop(self, identifier: str) -> Proposal | None:
@@ -108,9 +108,9 @@ class Proposals:
         return self._by_id.pop(identifier, None)
 
     def was_shown(self, session: str, path: str) -> bool:
-        """Return whether the user was shown a proposal of `session` for `path` since this was asked last.
+        """Return whether a proposal of `session` for `path` was shown since the last call.
 
-        Wait for the disk; may be called in any thread.
+        Blocks on disk I/O; callable in any thread.
         """
         true = os.path.realpath(path)
         found = {shown for shown in list(self._shown) if shown[0] == session and os.path.realpath(shown[1]) == true}

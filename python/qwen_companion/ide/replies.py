@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answers below the MCP library: JSON, and for a refusal an HTTP status with a JSON-RPC error that says why."""
+"""Answers below the MCP library: JSON, or an HTTP status with a JSON-RPC error that gives the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNSUPPORTED_PROTOCOL_VERSION = -32022
 
 
 def refusal(message: str, code: int = INVALID_REQUEST, data: dict[str, Any] | None = None) -> bytes:
-    """Return the body of a response that says `message`."""
+    """Return the body of a response with the error `message`."""
     error: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         error["data"] = data
@@ -36,7 +36,7 @@ async def refuse(
 
 
 async def reply(send: Send, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Answer a request with `status` and the JSON in `body`, if there is any."""
+    """Answer a request with `status` and the JSON in `body`, if any."""
     kind = [(b"content-type", b"application/json")] if body else []
     length = (b"content-length", str(len(body)).encode("ascii"))
     await send({"type": "http.response.start", "status": status, "headers": [*kind, length, *headers]})

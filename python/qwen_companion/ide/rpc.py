@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Answering requests with the MCP library (spec T1-T3).
+"""Answer requests with the MCP library (spec T1-T3).
 
 Importing this module imports the library, which takes most of a second and 25 MB: `ide.server` does so in a thread,
-after the start.  The library answers each POST by itself, without state; its answers to `initialize` and `tools/list`,
-with which each CLI begins, are kept for the next request that is equal.
+after the start.  The library answers each POST without state; its answers to `initialize` and `tools/list`, with which
+each CLI begins, are cached for equal requests.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
 """The error for a session that calls a tool it was not offered."""
 
 MAX_OPENING_BYTES = 4096
-"""Largest request whose answer is kept; the `initialize` of a CLI has some 200 bytes."""
+"""Largest request whose answer is cached; a CLI's `initialize` has some 200 bytes."""
 
 MAX_ANSWERS = 16
-"""Most answers that are kept: CLIs of one version all send the same requests."""
+"""Most cached answers: CLIs of one version all send the same requests."""
 
 _EXCHANGE = "qwen_companion.exchange"
 
 
 class _OpeningKey(NamedTuple):
-    """All that the answer to an `initialize` or `tools/list` depends on, apart from the id; `params` as JSON.
+    """Everything that the answer to an `initialize` or `tools/list` depends on, but the id; `params` as JSON.
 
-    `reviews` is that of the session, None for `initialize`.
+    `reviews` is the session's, None for `initialize`.
     """
 
     reviews: bool | None
@@ -90,7 +90,7 @@ class _Answer:
 class _Exchange:
     """One POST.  `session` is None until `initialize` has made one.
 
-    `damaged`, see `_replace_lone_surrogates`; `size_limit` is that of a text which was larger, in bytes, see `Body`.
+    For `damaged` see `_replace_lone_surrogates`; `size_limit` is the limit that a text exceeded, in bytes, see `Body`.
     """
 
     session: KnownSession | None
@@ -117,12 +117,12 @@ class RpcHandler:
             stateless=True,
             # The guard in front checks more than these settings could, on every request.
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-            # The limit counts the bytes that have been read already.
+            # The limit counts bytes that were already read.
             max_request_body_size=MAX_BODY_BYTES,
         )
 
     def run(self) -> AbstractAsyncContextManager[None]:
-        """Return the context in which requests are answered; to be left by the task that has entered it."""
+        """Return the context in which requests are answered; exit it in the task that entered it."""
         return self._manager.run()
 
     async def post(
@@ -163,7 +163,7 @@ class RpcHandler:
         await self._manager.handle_request({**scope, _EXCHANGE: exchange}, replay, answer)
 
     async def _admit(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Admit only `initialize` without a session, which it makes; a middleware of the library."""
+        """Admit only `initialize` without a session, which it creates; a middleware of the library."""
         exchange = _exchange(ctx)
         if exchange.session is not None:
             result = await call_next(ctx)
@@ -185,7 +185,7 @@ class RpcHandler:
         return result
 
     def _cache(self, exchange: _Exchange, result: HandlerResult, handshake: _Handshake | None = None) -> None:
-        """Keep `result` for the next request that is equal, if it is one that CLIs begin with."""
+        """Cache `result` for equal requests, if CLIs begin with such a request."""
         if exchange.opening is not None:
             if len(self._answers) >= MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]
@@ -197,7 +197,7 @@ class RpcHandler:
         return session
 
     async def _repeat(self, known: _Answer, identifier: str | int, scope: Scope, send: Send) -> None:
-        """Answer the request `identifier` as the library has answered an equal one; open a session for `initialize`.
+        """Answer the request `identifier` with the library's answer to an equal one; open a session for `initialize`.
 
         The library itself would take a third of the processor time of a new session for each of the two.
         """
@@ -231,8 +231,8 @@ async def _list_tools(
 ) -> types.ListToolsResult:
     # `_admit` lets nothing through without a session.
     session = cast("KnownSession", _exchange(context).session)
-    # F1 wants both tools, with one exception: where the user wants no reviews, a CLI that is not shown them asks in its
-    # terminal only.
+    # F1 requires both tools, with one exception: if the user wants no reviews, a CLI without these tools asks only in
+    # its terminal.
     return types.ListToolsResult(
         tools=[types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in TOOLS]
         if session.reviews
@@ -243,10 +243,10 @@ async def _list_tools(
 def _opening(body: bytes, session: KnownSession | None, scope: Scope) -> _Opening | None:
     """Return the `initialize` in `body`, or with a `session` the `tools/list`.
 
-    None for any other body, and for one in an unusual form.
+    None for another body, or one in an unusual form.
     """
     method = "initialize" if session is None else "tools/list"
-    # Without a look at what is surely none.
+    # Skip parsing a body that cannot be one.
     if len(body) > MAX_OPENING_BYTES or method.encode("ascii") not in body:
         return None
     values = read_object(body)
@@ -277,7 +277,7 @@ def _exchange(ctx: ServerRequestContext[Any, Any]) -> _Exchange:
 
 
 def _oversized(arguments: Mapping[str, object], limit: int) -> str:
-    """Return the answer to a tool call with a text too large to be kept."""
+    """Return the answer to a tool call whose text was too large."""
     return (
         f"The text for {arguments.get('filePath')} is larger than the {limit} bytes that Emacs reviews "
         "(`qwen-companion-diff-size-limit'). Decide in the terminal instead."
@@ -292,10 +292,10 @@ _ESCAPE = re.compile(
 def _replace_lone_surrogates(body: bytes) -> bytes:
     """Return `body` with U+FFFD in place of each half surrogate pair in a JSON string.
 
-    JavaScript can send such strings, and the library refuses the whole request for them, which the CLI takes for a
-    broken connection; the tool it called should say so instead.
+    JavaScript can send such strings; the library rejects the whole request for them, which the CLI mistakes for a
+    broken connection.  The tool it called should report them instead.
     """
-    # Each search takes as long as parsing; `JSON.stringify` writes no other such escapes than of control characters.
+    # Each search takes as long as parsing; `JSON.stringify` writes no other such escapes but of control characters.
     if b"\\u" not in body or (b"\\ud" not in body and b"\\uD" not in body):
         return body
     damaged = False

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The token by which the CLIs of this user take prompts from Emacs: a controller's, made and taken back by `qwen`.
+"""The controller token with which the user's CLIs accept prompts from Emacs, made and revoked by `qwen`.
 
-It is made only when the user has said so.  It stands in one file of ours, for all Emacsen of the user, and goes to
-nobody but a CLI: to Emacs, into a log, an argument or an environment it never goes.  Nothing here is for the event
-loop.
+It is made only with the user's consent, in one file for all Emacsen of the user, and sent only to CLIs: never to Emacs,
+a log, an argument or an environment.  All functions block on disk I/O; never call them on the event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from qwen_companion.programs import DIRECTORY, run_within
 from qwen_companion.state import read_own, state_home, write_private
 
 NONE, VALID, REVOKED = "none", "valid", "revoked"
-"""States of the token: it was never made, CLIs take prompts with it, or the user has taken it back."""
+"""States of the token: never made, accepted by CLIs, or revoked by the user."""
 
 _LABEL = "Emacs"
 _ADD_S = 30.0
@@ -33,7 +32,7 @@ _MAX_BYTES = 64 * 1024
 
 
 class GrantError(CompanionError):
-    """No token can be had; the text says why."""
+    """No token is available; the text says why."""
 
 
 @frozen
@@ -45,7 +44,7 @@ class Grant:
 
 
 def controllers_file(environ: Mapping[str, str]) -> str:
-    """Return the file in which Qwen Code keeps the controllers, without their tokens."""
+    """Return the file in which Qwen Code stores the controllers, without their tokens."""
     return os.path.join(os.path.dirname(user_settings_file(environ)), "peer-controllers.json")
 
 
@@ -55,7 +54,7 @@ def grant_file(environ: Mapping[str, str]) -> str:
 
 
 def read_grant(environ: Mapping[str, str]) -> tuple[str, Grant | None]:
-    """Return the state of the token, see `NONE`, and the one that was made; None without one that is the user's own."""
+    """Return the state of the token, see `NONE`, and the token, or None if the user owns none."""
     values: dict[str, Any] = {}
     known: object = None
     with suppress(OSError):
@@ -72,7 +71,7 @@ def read_grant(environ: Mapping[str, str]) -> tuple[str, Grant | None]:
 
 
 def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
-    """Return a valid token; where there is none, have Qwen Code, the command `program`, make one, and keep it.
+    """Return a valid token; without one, have Qwen Code, the command `program`, make it, and store it.
 
     :raises GrantError: when that fails; then there is none
     """
@@ -82,7 +81,7 @@ def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
         os.chmod(os.path.dirname(path), 0o700)
         directory = os.open(os.path.dirname(path), os.O_RDONLY)
         try:
-            # The user may agree in two Emacsen at once.
+            # The user may consent in two Emacsen at once.
             fcntl.flock(directory, fcntl.LOCK_EX)
             state, grant = read_grant(environ)
             return grant if grant is not None and state == VALID else _make_grant(environ, program, path)
@@ -95,7 +94,7 @@ def add_grant(environ: Mapping[str, str], program: Sequence[str]) -> Grant:
 def _make_grant(environ: Mapping[str, str], program: Sequence[str], path: str) -> Grant:
     """Have `program` make a token, and write it to `path`.
 
-    :raises GrantError, OSError: when it cannot be made, or not be written
+    :raises GrantError, OSError: when it cannot be made or written
     """
     values = _run(environ, program, "add", "--label", _LABEL, "--json")
     grant = Grant(str(values.get("id")), str(values.get("token")))
@@ -112,9 +111,9 @@ def _make_grant(environ: Mapping[str, str], program: Sequence[str], path: str) -
 
 
 def _run(environ: Mapping[str, str], program: Sequence[str], *arguments: str) -> dict[str, Any]:
-    """Return the JSON object that `qwen sessions controllers` with `arguments` prints, {} where it prints none.
+    """Return the JSON object that `qwen sessions controllers` with `arguments` prints, or {}.
 
-    :raises GrantError: when it fails; the text has nothing of what it has printed, which may be a token
+    :raises GrantError: when it fails; the text quotes no output, which may contain a token
     """
     try:
         command = [*program, "sessions", "controllers", *arguments]

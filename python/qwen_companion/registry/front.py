@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The registered CLIs, for Emacs: which there are, and prompts to them."""
+"""The registered CLIs, for Emacs: their list, and prompts to them."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from qwen_companion.registry.transcript import Awaited, Transcript
 
 MODEL_S = 1.0
-"""How soon after its receipt a prompt is with the model if nothing is before it, in seconds; 0.1 s are usual."""
+"""Seconds after its receipt by which an unqueued prompt is with the model; 0.1 are usual."""
 
 MOST_FOLLOWED = 100
-"""How many conversations are followed at most, besides those that get a prompt."""
+"""Most conversations to follow, besides those with a pending prompt."""
 
 END_S = 10.0
-"""How long a CLI may take to end, in seconds; one is usual."""
+"""Seconds a CLI may take to end; one is usual."""
 
 
 class RegistryFront:
-    """The registered CLIs, for Emacs.  All methods are for the event loop."""
+    """The registered CLIs, for Emacs.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -60,10 +60,9 @@ class RegistryFront:
         journal: JournalFront,
         sessions: Callable[[], Iterable[SessionState]],
     ) -> None:
-        """`own_port` is that of our server, `directory` a private one; `tell` sends a message to Emacs.
+        """`own_port` is our server's, `directory` a private one; `tell` sends a message to Emacs.
 
-        `doors` and `journal` hear what CLIs do with prompts sent over their sockets; `sessions` returns the connected
-        CLIs.
+        `doors` and `journal` are notified of CLIs' work on socket prompts; `sessions` returns the connected CLIs.
         """
         self._environ = environ
         self._tell = tell
@@ -75,18 +74,18 @@ class RegistryFront:
         self._granting = anyio.Lock()
         self._recordings = RecordingWatch()
         self._following: dict[str, Transcript] = {}
-        """By the ids of the CLIs."""
+        """Transcripts by id of the CLI."""
         self._beginning = anyio.Lock()
         self._tasks = Tasks()
 
     async def run(self) -> None:
-        """Tell of the CLIs and carry out calls until cancelled."""
+        """Report the CLIs and carry out calls until cancelled."""
         async with self._tasks:
             self._tasks.start(self._recordings.run)
             await self._registry.run()
 
     def handle(self, call: RegistryCall) -> None:
-        """Carry `call` out soon."""
+        """Schedule `call`."""
         if isinstance(call, RegistryPrompt):
             self._tasks.start(self._prompt, call)
         elif isinstance(call, RegistryEnd):
@@ -112,7 +111,7 @@ class RegistryFront:
         self._tell(RegisteredClis(tuple(clis), tuple(gone), controller, self._registry.is_told))
 
     async def _grant(self, program: Sequence[str]) -> Grant | None:
-        """Return the token; made by `program` if there is none that CLIs take, None without one.
+        """Return the token, or None; `program` makes it if CLIs accept none.
 
         :raises GrantError: when it cannot be made
         """
@@ -152,7 +151,7 @@ class RegistryFront:
         if not self._messenger.serving:
             await self._messenger.open(self._tasks)
         transcript = await self._transcript(record.cli, call.session)
-        # An equal prompt may be in it already.
+        # It may already contain an equal prompt.
         await self._recordings.read(transcript)
         awaited = transcript.expect(call.id, call.text, partial(self._reached, _session_of(record), call.session))
         self._note_prompt(record)
@@ -163,7 +162,7 @@ class RegistryFront:
             await self._recordings.read(transcript)
             if awaited.at_model.is_set():
                 return "model"
-            # A user may have turned the recording of conversations off.
+            # The user may have turned off the recording of conversations.
             awaited.queued = await in_thread(os.path.exists, transcript.path)
             return "queued" if awaited.queued else DELIVERED
         awaited.queued = status in (HELD, UNANSWERED)
@@ -172,7 +171,7 @@ class RegistryFront:
         return status
 
     def _note_prompt(self, record: Record) -> None:
-        """Note that the CLI of `record` is about to get a prompt, and may write then."""
+        """Record that the CLI of `record` is about to get a prompt, and may then write files."""
         process = record.cli.pid, record.started
         connected = {state.session.peer.process for state in self._sessions() if state.session.peer}
         if process not in connected and not self._doors.calls_hooks(record.cli.pid):
@@ -190,9 +189,9 @@ class RegistryFront:
         return known is not None and known.path == self._path(cli, cli.session)
 
     async def _transcript(self, cli: RegisteredCli, conversation: str) -> Transcript:
-        """Return what follows the `conversation` of `cli`, made if need be."""
+        """Return the follower of the `conversation` of `cli`, a new one if needed."""
         path = self._path(cli, conversation)
-        # It imports pydantic.
+        # This module imports pydantic.
         await in_thread(import_module, "qwen_companion.registry.transcript")
         from qwen_companion.registry.transcript import Transcript
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Messages to the sockets of CLIs, and the receipts that come back to a socket of ours.
+"""Messages to the sockets of CLIs, and their receipts on a socket of ours.
 
-A CLI answers nothing on the connection by which a message comes.  It connects to the socket that the message names, and
-shows the secret that the message gave it: so no other program can say that one has arrived.
+A CLI never replies on the connection of a message.  It connects to the socket named in the message, and presents the
+secret from the message: no other program can forge a receipt.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from qwen_companion.registry.records import Record
 from qwen_companion.tasks import Tasks, contained
 
 SOON_S = 2.0
-"""After how many seconds without a receipt that is told; most come within 0.4 s, the first of a CLI after up to 3 s."""
+"""Seconds without a receipt before that is reported; most take 0.4, a CLI's first one up to 3."""
 
 ANSWER_S = 10.0
-"""How long a receipt is waited for, in seconds."""
+"""Seconds to wait for a receipt."""
 
 MAX_FRAME = 1024 * 1024
-"""The longest message that a CLI takes, in characters of its JSON."""
+"""Longest message that a CLI accepts, in characters of its JSON."""
 
 SENT, DELIVERED, HELD = "sent", "delivered", "held"
 UNANSWERED, CLOSED, TOO_LONG = "unanswered", "closed", "too-long"
 _STATUSES = frozenset((DELIVERED, HELD, "refused", "denied", "expired", "misaddressed", "dropped"))
-"""What a receipt says; a later one may take back that a message was delivered or held."""
+"""Statuses of receipts; a later one may revoke a delivery or a hold."""
 
 _RECEIPT_S = 5.0
 _MAX_RECEIPT = 64 * 1024
 _MOST = 1000
-"""Of how many messages a late receipt is still understood."""
+"""Most messages whose late receipts are still recognised."""
 
 
 @dataclass(eq=False)
@@ -57,13 +57,13 @@ class _Sent:
 
 
 class Messenger:
-    """See the top of this file.  All methods are for the event loop."""
+    """Sends messages and receives their receipts.  Call its methods on the event loop."""
 
     def __init__(self, directory: str, tell: Callable[[int, str], None]) -> None:
-        """Take a private `directory` for the socket.
+        """Use a private `directory` for the socket.
 
-        `tell` is called with the number of a request and its status when that is not what `send` returns: `SENT` when
-        a receipt is late, and what one says that comes after `send` has returned.
+        `tell` is called with the number of a request and each status that `send` does not return: `SENT` when a receipt
+        is late, and statuses that come after `send` has returned.
         """
         self.address = os.path.join(directory, "receipts.sock")
         self.serving = False
@@ -71,12 +71,12 @@ class Messenger:
         self._sent: dict[str, _Sent] = {}
 
     async def open(self, tasks: Tasks) -> None:
-        """Begin to take receipts, in one of `tasks`.
+        """Start receiving receipts, in one of `tasks`.
 
         :raises OSError: when the socket cannot be made
         """
         with suppress(FileNotFoundError):
-            # Of an earlier process of this Emacs.
+            # An earlier process of this Emacs left it.
             os.unlink(self.address)
         listener = await anyio.create_unix_listener(self.address, mode=0o600)
         self.serving = True
@@ -89,8 +89,7 @@ class Messenger:
     async def send(self, request: int, record: Record, token: str, session: str, text: str) -> str:
         """Send `text` to the conversation `session` of the CLI of `record`; return the status.
 
-        That is a word of a receipt, `UNANSWERED` where none comes in time, `CLOSED` where nobody listens, or
-        `TOO_LONG`.
+        That is a receipt's, `UNANSWERED` if none comes in time, `CLOSED` if nobody listens, or `TOO_LONG`.
         """
         identifier = str(uuid.uuid4())
         sent = _Sent(request, secrets.token_hex(32))
@@ -127,14 +126,14 @@ class Messenger:
         return sent.status
 
     def confirm(self, request: int) -> None:
-        """Note that the message of `request` has arrived, whether or not a receipt says so."""
+        """Record that the message of `request` has arrived, even without a receipt."""
         for sent in self._sent.values():
             if sent.request == request and not sent.answered.is_set():
                 sent.status = DELIVERED
                 sent.answered.set()
 
     async def _receive(self, stream: SocketStream) -> None:
-        """Take the receipt that comes over `stream`."""
+        """Handle the receipt on `stream`."""
         data = b""
         async with stream:
             with anyio.move_on_after(_RECEIPT_S), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
@@ -145,7 +144,7 @@ class Messenger:
         sent = self._sent.get(str(receipt.get("origMsgId")))
         shown = str((read_object(auth) or {}).get("token"))
         status = str(receipt.get("status"))
-        # A CLI may fold receipts of several messages into one; each of ours comes alone.
+        # A CLI may merge receipts of several messages; those for ours come singly.
         if sent is None or status not in _STATUSES or not hmac.compare_digest(shown.encode(), sent.secret.encode()):
             return
         sent.status = status
@@ -155,7 +154,7 @@ class Messenger:
 
 
 async def _write(record: Record, data: bytes) -> None:
-    """Write `data` to the socket of `record`, if its process is what listens there.
+    """Write `data` to the socket of `record`, if its process is the listener.
 
     :raises OSError, anyio.BrokenResourceError: when that fails
     """
@@ -169,7 +168,7 @@ async def _write(record: Record, data: bytes) -> None:
             peer = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not of Django
             raw = peer.getsockopt(socket.SOL_SOCKET, credentials, size)
             pid, user, _ = struct.unpack("3i", raw)
-            # The token is for nobody else.
+            # Only this process may get the token.
             if (pid, user) != (record.cli.pid, os.geteuid()):
                 raise ConnectionRefusedError
         await stream.send(data)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The records that each running Qwen Code keeps of itself, since 0.23: one file for each conversation.
+"""The records that Qwen Code, since 0.23, writes of its running processes: one file for each conversation.
 
-Any program of the user can write there, and a CLI that is killed leaves its record behind.  So each is read with care,
-and counts only while the very process that it names is running.  Nothing here is for the event loop: it waits for the
-disk.
+Any of the user's programs can write there, and a killed CLI leaves its record behind.  So each is read defensively, and
+counts only while the exact process it names is running.  All functions block on disk I/O; never call them on the event
+loop.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from qwen_companion.processes import has_ended, start_of
 from qwen_companion.state import read_own
 
 SCHEMA = 1
-"""The latest form of records that is known."""
+"""The latest known format of records."""
 
 NAME = re.compile(r"(\d{1,10})(?:-[0-9a-f]{8})?\.json")
 
 _SESSION = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-"""It becomes the name of a file, and an argument of a CLI."""
+"""Becomes a file name, and an argument of a CLI."""
 
 _MAX_BYTES = 64 * 1024
 _MAX_WORDS = 200
 _END_OF_TIME = 1 << 53
-"""A larger number is no time in ms."""
+"""Upper limit of a plausible time in ms."""
 
 _CLOCK_S = 2.0
-"""How much earlier than its process a record may seem to begin, in seconds: the clock may have been set."""
+"""Seconds by which a record may seem to precede its process: the clock may have been set."""
 
 
 class RecordError(CompanionError):
@@ -51,9 +51,9 @@ class RecordError(CompanionError):
 
 @frozen
 class Record:
-    """What the file `name` says of a running CLI.
+    """The record of a running CLI in the file `name`.
 
-    `started` is the result of `processes.start_of`.  `socket` takes messages, "" where it takes none.
+    `started` is the result of `processes.start_of`.  `socket` accepts messages; "" for none.
     """
 
     name: str
@@ -68,7 +68,7 @@ def registry_directory(environ: Mapping[str, str]) -> str:
 
 
 def names_in(directory: str) -> set[str]:
-    """Return the names of all records in `directory`; none where it is not there, or another user's."""
+    """Return the names of all records in `directory`; none if it is missing or another user's."""
     with suppress(OSError):
         if os.stat(directory).st_uid == os.geteuid():
             return {name for name in os.listdir(directory) if NAME.fullmatch(name)}
@@ -76,12 +76,12 @@ def names_in(directory: str) -> set[str]:
 
 
 def read_record(directory: str, name: str) -> Record | None:
-    """Return the record in the file `name`; None where its process has ended, or is none of this machine.
+    """Return the record in the file `name`; None if its process has ended or is not on this machine.
 
-    One that cannot be read, of a process that is there, has a `problem` and little else.
+    An unreadable one of a living process has a `problem` and little else.
     """
     match = NAME.fullmatch(name)
-    # Of ten thousand that were left behind, none is opened.
+    # Do not open the records of dead processes: there may be ten thousand.
     if match is None or has_ended(pid := int(match[1]), ""):
         return None
     started = start_of(pid) or ""
@@ -113,14 +113,14 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
-    """Return whether `values` tell of the process `pid` that is running, which began at `started`."""
+    """Return whether `values` describe the running process `pid`, started at `started`."""
     space, start = values.get("pidNs"), values.get("procStart")
     with suppress(OSError):
         if space is not None and space != os.stat("/proc/self/ns/pid").st_ino:
             return False  # It is in a container, whose processes have other numbers.
     if isinstance(start, str):
         return start == started
-    # Only on Linux does it say so.  What has begun after its record has the number of a CLI that was killed.
+    # Only records on Linux have this.  A process younger than its record has reused the number of a killed CLI.
     try:
         return psutil.Process(pid).create_time() <= values["startedAt"] / 1000 + _CLOCK_S
     except psutil.Error:
@@ -130,7 +130,7 @@ def _is_of(pid: int, started: str, values: Mapping[str, Any]) -> bool:
 def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Record:
     """Return the record of the running process `pid`.
 
-    :raises RecordError, FileNameError: for one that lacks what each has
+    :raises RecordError, FileNameError: when a required member is missing
     """
     kind, socket = values.get("kind"), ""
     with suppress(FileNameError):
@@ -158,7 +158,7 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
 
 
 def _words(value: object) -> str:
-    """Return `value` if it is a text, cut where it is long, and valid Unicode."""
+    """Return `value` if it is a string, shortened to a limit, as valid Unicode."""
     text = value if isinstance(value, str) else ""
     return text[:_MAX_WORDS].encode("utf-8", "replace").decode("utf-8")
 
@@ -178,7 +178,7 @@ def other_editors(environ: Mapping[str, str], own_port: int) -> dict[int, str]:
 
 
 def editor_of(pid: int, editors: Mapping[int, str]) -> str | None:
-    """Return which of `editors`, by their ports, the process `pid` is connected to; None for none."""
+    """Return the name in `editors`, by port, of the editor that the process `pid` is connected to, or None."""
     try:
         connections = psutil.Process(pid).net_connections("tcp") if editors else []
     except (psutil.Error, OSError):

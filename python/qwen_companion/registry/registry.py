@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CLIs that are registered, kept current: their folder is watched, and the end of each process waited for."""
+"""The registered CLIs, kept current by watching their folder and waiting for the end of each process."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qwen_companion.registry.records import (
 from qwen_companion.threads import in_thread
 
 MOST = 2000
-"""How many CLIs are told at most, the newest."""
+"""Most CLIs to report, the newest."""
 
 CONNECTS_S = 3.0
-"""How long after its start a CLI has surely connected to its editor, in seconds."""
+"""Seconds after its start by which a CLI has certainly connected to its editor."""
 
 
 class Registry:
-    """See the top of this file.  All methods are for the event loop."""
+    """The registered CLIs.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -41,10 +41,7 @@ class Registry:
         own_port: int,
         changed: Callable[[Collection[RegisteredCli], Collection[str], str], None],
     ) -> None:
-        """Call `changed` with the CLIs that are new or have changed, the ids of those that have gone, and the token.
-
-        Of that, it tells the state, see `controller`.
-        """
+        """Call `changed` with new and changed CLIs, the ids of those gone, and the token's state, see `controller`."""
         self._environ = environ
         self._own_port = own_port
         self._changed = changed
@@ -52,13 +49,13 @@ class Registry:
         self._told: dict[str, RegisteredCli] = {}
         self._controller = ""
         self._started: dict[str, str] = {}
-        """When the processes of the CLIs have started, by the ids of these."""
+        """The starts of the CLIs' processes, by the CLIs' ids."""
         self._attended: dict[tuple[int, str], anyio.CancelScope] = {}
-        """The processes whose end is waited for, by their numbers and starts: each takes a descriptor."""
+        """The processes whose end is awaited, by number and start: each needs a descriptor."""
         self._states: dict[str, CliState] = {}
         self._stirred = anyio.Event()
         self.is_told = True
-        """Whether the system tells of changes; else somebody has to call `refresh`."""
+        """Whether the system reports changes; else `refresh` must be called."""
 
     async def run(self) -> None:
         """Keep the registry current until cancelled."""
@@ -76,11 +73,11 @@ class Registry:
             watch.close()
 
     def refresh(self) -> None:
-        """See soon how everything is, also to which editors CLIs are connected: nothing tells of that."""
+        """Schedule a scan, including the editors that CLIs are connected to, which nothing reports."""
         self._stirred.set()
 
     def note_state(self, identifier: str, state: CliState | None) -> None:
-        """Take what the CLI `identifier` does by its record; None where that is not known any more."""
+        """Set the activity of the CLI `identifier` from its record; None if unknown by now."""
         if state is None:
             self._states.pop(identifier, None)
         else:
@@ -89,7 +86,7 @@ class Registry:
             self._report({**self._told, identifier: replace(self._told[identifier], state=state)}, self._controller)
 
     async def record(self, identifier: str) -> Record | None:
-        """Return the record of the CLI `identifier` as it is now; None where that has ended."""
+        """Return the current record of the CLI `identifier`, or None if it has ended."""
         return await in_thread(read_record, self._directory, f"{identifier}.json")
 
     async def _read(self, tasks: TaskGroup) -> None:
@@ -108,7 +105,7 @@ class Registry:
             identifier: replace(record.cli, editor=editors[identifier], state=self._states.get(identifier))
             for identifier, record in records.items()
         }
-        # One that was killed leaves its record behind.
+        # A killed CLI leaves its record behind.
         killed = {identifier: replace(cli, gone=True) for identifier, cli in self._told.items() if identifier in left}
         for known in (self._started, self._states):
             for identifier in known.keys() - found.keys():
@@ -116,7 +113,7 @@ class Registry:
         self._report({**killed, **found}, controller)
 
     def _scan(self) -> tuple[dict[str, Record], dict[str, str | None], set[str], str]:
-        """Return the records of running CLIs, their editors, which records there are besides, and of the token."""
+        """Return the records of running CLIs, their editors, the names of other records, and the token's state."""
         names = names_in(self._directory)
         found = [record for name in names if (record := read_record(self._directory, name)) is not None]
         left = {name.removesuffix(".json") for name in names} - {record.cli.id for record in found}
@@ -127,7 +124,7 @@ class Registry:
         return records, editors, left, read_grant(self._environ)[0]
 
     async def _attend(self, pid: int, started: str, scope: anyio.CancelScope) -> None:
-        """Look when a CLI in a new process has surely connected, and when that has ended; `scope` ends this."""
+        """Scan when a new CLI has certainly connected, and when its process has ended; `scope` ends this."""
         with scope:
             with anyio.move_on_after(CONNECTS_S):
                 await ended(pid, started, math.inf)
@@ -136,7 +133,7 @@ class Registry:
             self.refresh()
 
     def _report(self, now: dict[str, RegisteredCli], controller: str) -> None:
-        """Tell what is not as it was told last."""
+        """Report the changes since the last report."""
         before, self._told = self._told, now
         changed = [cli for identifier, cli in now.items() if cli != before.get(identifier)]
         gone = before.keys() - now.keys()

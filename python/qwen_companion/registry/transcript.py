@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a CLI does, by its record of the conversation: it tells more than hooks of prompts of ours and of failures."""
+"""A CLI's activity by its record of the conversation: unlike hooks, it shows our prompts and failures."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from qwen_companion.transcripts.recording import Recording, time_of
 from qwen_companion.transcripts.usage import ANSWERED, REFUSED, count_of, event_of
 
 _MOST = 1000
-"""How many prompts are awaited at most."""
+"""Most prompts awaited."""
 
 _TAIL_BYTES = 1 << 20
-"""How much of a record is read first, from its end on: a turn is mostly in it."""
+"""Bytes of a record that are read first, from its end on: mostly the whole turn."""
 
 _LAST_REFUSALS = frozenset((400, 401, 402, 403, 404, 413, 422))
-"""The statuses of requests that a CLI does not repeat."""
+"""HTTP statuses of requests that a CLI does not retry."""
 
 
 @dataclass(eq=False)
 class Awaited:
-    """The prompt of a `request`, until the model gets it; `queued`: the user was told that it has not yet.
+    """The prompt of a `request`, until the model gets it; if `queued`, the user was informed that it waits.
 
-    `reached` is called when it does, with the time, in ms since the epoch.
+    `reached` is called then, with the time, in ms since the epoch.
     """
 
     request: int
@@ -45,13 +45,13 @@ class Transcript(Recording):
     """The record of one conversation."""
 
     longest_line = 16 * 1024 * 1024
-    """A prompt may be as long as a message, and an answer is one line."""
+    """Limit in bytes: a prompt may be as long as a message, and an answer is one line."""
 
     def __init__(self, path: str, sender: str, start: int, changed: Callable[[CliState], None]) -> None:
-        """Begin near the present end of the file `path`, if it is there; waits for the disk.
+        """Begin near the present end of the file `path`, if it exists; blocks on disk I/O.
 
-        `sender` is the address that our messages name.  The CLI has started at `start`, in ms since the epoch: what
-        was recorded before does not count.  `changed` is called with what the CLI does.
+        `sender` is the address in our messages.  The CLI started at `start`, in ms since the epoch: earlier entries do
+        not count.  `changed` is called with the CLI's activity.
         """
         self._awaited: list[Awaited] = []
         self._mark = f'<cross_session_message from="{sender}"'
@@ -59,9 +59,9 @@ class Transcript(Recording):
         self._changed = changed
         self._state = CliState()
         self._answered = False
-        """Whether the model's answer to the last request has come whole."""
+        """Whether the model's answer to the last request is complete."""
         self._calls: set[str] = set()
-        """The tools that have no result yet, by the ids of their calls."""
+        """The ids of the tool calls without a result."""
         super().__init__(path, _TAIL_BYTES)
 
     def begin_anew(self) -> None:
@@ -69,12 +69,12 @@ class Transcript(Recording):
         self._entries: list[dict[str, Any]] = []
 
     def feed(self, line: bytes) -> None:
-        """Read the entry `line`."""
+        """Add the entry `line`."""
         if (entry := read_object(line)) is not None:
             self._entries.append(entry)
 
     def settle(self) -> None:
-        """Follow what the entries say."""
+        """Apply the new entries."""
         entries, self._entries = self._entries, []
         before = self._state
         for entry in entries:
@@ -85,13 +85,13 @@ class Transcript(Recording):
             self._changed(self._state)
 
     def expect(self, request: int, text: str, reached: Callable[[Awaited, int], None]) -> Awaited:
-        """Note that the prompt `text` of `request` is being sent; see `Awaited` for `reached`."""
+        """Record that the prompt `text` of `request` is being sent; see `Awaited` for `reached`."""
         self._awaited.append(awaited := Awaited(request, text, reached))
         del self._awaited[:-_MOST]
         return awaited
 
     def forget(self, awaited: Awaited) -> None:
-        """Note that a prompt does not come."""
+        """Stop awaiting a prompt."""
         self._awaited = [each for each in self._awaited if each is not awaited]
 
     def _follow(self, entry: Mapping[str, Any], now: int) -> None:
@@ -109,7 +109,7 @@ class Transcript(Recording):
             if self._calls:
                 self._state = replace(state, activity=WORKING, since=state.since or now, tool_since=now)
             else:
-                # A cancelled answer is recorded as far as it had come, without its usage.
+                # A cancelled answer is recorded in part, without its usage.
                 whole = self._answered or "usageMetadata" in entry
                 self._end(IDLE if whole else CANCELLED, now, last_line("".join(texts)))
         elif kind == "tool_result":
@@ -126,7 +126,7 @@ class Transcript(Recording):
         self._state = CliState(activity, now, prompt=self._state.prompt, said=said, tokens=self._state.tokens)
 
     def _note_request(self, event: Mapping[str, Any], now: int) -> None:
-        """Note the `event` of a request to the model."""
+        """Apply the `event` of a request to the model."""
         name, state = event.get("event.name"), self._state
         if event.get("subagent_id") or event.get("subagent_name"):
             return
@@ -143,16 +143,16 @@ class Transcript(Recording):
             self._state = replace(self._state, activity=activity, since=since, failure=failure)
 
     def _begun(self, entry: Mapping[str, Any], texts: list[str], time: int) -> str:
-        """Note that the model got the prompt of `entry`, with `texts`, at `time`; return its beginning."""
+        """Record that the model got the prompt of `entry`, with `texts`, at `time`; return its first words."""
         text = "".join(texts)
         if entry.get("subtype") != "notification":
-            # What the CLI has added to it, as the context of the editor, is in tags.
+            # The CLI's additions, as the editor's context, are in tags.
             return first_words(next((each for each in texts if not each.startswith("<")), text))
         body = text.partition(">\n")[2].partition("\n</cross_session_message>")[0]
         if text.startswith(self._mark):
             for number, awaited in enumerate(self._awaited):
                 if awaited.text.strip().replace("<", "&lt;") == body.strip():
-                    # Those sent before it will not come any more.
+                    # Prompts sent before it will not come any more.
                     del self._awaited[: number + 1]
                     awaited.at_model.set()
                     awaited.reached(awaited, time)
@@ -161,6 +161,6 @@ class Transcript(Recording):
 
 
 def _was_cancelled(part: Mapping[str, Any]) -> bool:
-    """Return whether `part` is of a tool that the user has stopped or refused, and the turn with it."""
+    """Return whether the user stopped or refused the tool of `part`, and thereby the turn."""
     response = as_object(as_object(part.get("functionResponse")).get("response"))
     return str(response.get("error")).startswith("[Operation Cancelled]")

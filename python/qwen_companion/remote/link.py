@@ -32,22 +32,22 @@ from qwen_companion.remote.frames import (
 from qwen_companion.remote.streams import Streams
 
 START_S = 30.0
-"""How long the relay may take to come up, in seconds."""
+"""Seconds that the relay may take to start."""
 
 PING_S = 15.0
-"""How often the relay is asked for a sign of life, in seconds; without two of them the pipe counts as broken."""
+"""Seconds between signs of life that the relay must give; the pipe is broken after two of them were missed."""
 
 BEGIN_S = 10.0
-"""How soon the relay has to begin with a request, in seconds; it leaves undone what reaches it later."""
+"""Seconds within which the relay must start a request; it drops later ones."""
 
 REQUEST_S = 20.0
-"""How long a request may take, in seconds."""
+"""Seconds a request may take."""
 
 _LATE = "late"
 
 _END_S = 1.0
 _QUIT_S = 3.0
-"""How long the relay may take to end: one that is cut off before it was told stays, for Emacs to come back."""
+"""Seconds the relay may take to end; one that is cut off before it is told stays and waits for Emacs."""
 
 _EVENT_LIMIT = 1000
 _LARGEST = 1 << 53
@@ -57,7 +57,7 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 class LinkError(CompanionError):
     """The pipe to a place could not be opened, or has broken.
 
-    Trying again soon is of no use if `lasting`, and without a terminal if `in_terminal`.
+    Retrying soon is useless if `lasting`, and without a terminal if `in_terminal`.
     """
 
     def __init__(self, text: str, *, lasting: bool = False, in_terminal: bool = False) -> None:
@@ -67,18 +67,18 @@ class LinkError(CompanionError):
 
 
 class UncertainError(LinkError):
-    """The relay may have done what it was asked for, or may not: no reply has come."""
+    """No reply has come: the relay may have carried out the request, or not."""
 
 
 class RequestError(CompanionError):
-    """The relay could not do what it was asked for; the text says why."""
+    """The relay could not carry out the request; the text says why."""
 
 
 @frozen
 class Greeting:
-    """What the relay says of itself: its process, the home directory, where it lays files, where its Node.js lies.
+    """The relay's description of itself: its process, home directory, directory for our files, directory of Node.js.
 
-    `layer` is the file of settings that a CLI there would read in the place of ours.  `curl` is that program, or "".
+    `layer` is a settings file that a CLI there would read instead of ours.  `curl` is that program, or "".
     """
 
     pid: int
@@ -98,7 +98,7 @@ class _Request:
 
     @property
     def is_late(self) -> bool:
-        """Whether the relay has not begun with it, as it came too late."""
+        """Whether the relay dropped it because it came too late."""
         return self.values is not None and self.values.get("error") == _LATE
 
 
@@ -113,10 +113,10 @@ class Link:
         changed: Callable[[Sequence[str]], None],
         is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_channel` opens a way to the relay, whose `source` is sent over it; it carries `streams`.
+        """`open_channel` opens a channel to the relay, over which its `source` is sent; the pipe carries `streams`.
 
-        `changed` is called with the paths that have changed, of those that are watched.  `is_asking` tells whether
-        a program on the way waits for the user.
+        `changed` is called with the watched paths that have changed.  `is_asking` returns whether a program on the way
+        waits for the user.
         """
         self._open_channel = open_channel
         self._source = source
@@ -131,13 +131,13 @@ class Link:
         self._greeted = anyio.Event()
         self._heard = 0.0
         self._ahead = -math.inf
-        """By how much the clock of the relay is at least ahead of ours, in seconds; neither is the time of day."""
+        """Least lead of the relay's clock over ours, in seconds; neither is the time of day."""
         self._greeting: Greeting | None = None
         self.is_left = False
-        """Whether the relay came up, and its pipe broke before it could be told to end."""
+        """Whether the relay started, and its pipe broke before it could be told to end."""
 
     async def run(self, ready: Callable[[Greeting], None]) -> None:
-        """Run the relay until cancelled; call `ready` when it is up.
+        """Run the relay until cancelled; call `ready` when it has started.
 
         :raises LinkError: when it cannot be run, or ends
         """
@@ -169,7 +169,7 @@ class Link:
                 tasks.start_soon(self._ping)
                 await self._wait_for_silence()
         except anyio.get_cancelled_exc_class():
-            # For good.  One whose pipe has broken must go on: the next pipe finds it.
+            # Cancelled for good.  After a broken pipe the relay must go on: the next pipe finds it.
             with anyio.CancelScope(shield=True):
                 await self._quit(channel)
             raise
@@ -186,7 +186,7 @@ class Link:
         return self._greeting
 
     async def _quit(self, channel: Channel) -> None:
-        """Tell the relay to end: it removes what it has laid there."""
+        """Tell the relay to end; it removes the files it has written."""
         with suppress(OSError, *_BROKEN), anyio.move_on_after(_END_S):
             if self._greeting is not None:
                 await self._send(Frame(0, Kind.REQUEST, write_message({"name": "quit"}) + deadline(math.inf)))
@@ -196,7 +196,7 @@ class Link:
             self.is_left = not await channel.wait_ended()
 
     def _end(self, silent: str = "the connection has ended") -> LinkError:
-        """Return why there is no relay, by what was printed; `silent` where nothing was."""
+        """Return why there is no relay, by its output, or `silent` without any."""
         printed = self._channel.printed if self._channel else ""
         return LinkError(
             failure(printed) if printed else silent,
@@ -210,7 +210,7 @@ class Link:
             await anyio.sleep(PING_S)
 
     async def _wait_for_silence(self) -> None:
-        # Also while nothing can be sent.
+        # Works even while sending is blocked.
         self._heard = anyio.current_time()
         while (left := self._heard + 2 * PING_S - anyio.current_time()) > 0:
             await anyio.sleep(left)
@@ -235,14 +235,14 @@ class Link:
                 for frame in self._decoder.feed(data):
                     self._handle(frame)
         except anyio.EndOfStream:
-            # What it says of that may still be on its way.
+            # Its explanation may still be on its way.
             with anyio.move_on_after(_END_S):
                 await channel.wait_ended()
                 await anyio.sleep(0)
             raise self._end() from None
 
     async def _send_stream(self, frame: Frame) -> None:
-        # What does not get there is sent over the next pipe.
+        # Lost bytes are sent again over the next pipe.
         with suppress(LinkError, OSError, *_BROKEN):
             await self._send(frame)
 
@@ -272,17 +272,17 @@ class Link:
     # --- Requests
 
     async def request(self, name: str, **values: Any) -> dict[str, Any]:
-        """Have the relay do `name` with `values`, and return what it answers.
+        """Send the request `name` with `values`, and return the answer.
 
-        :raises RequestError: when it cannot
+        :raises RequestError: when the relay fails
         :raises LinkError: when the pipe is broken
         """
         return (await self.ask(name, **values))[0]
 
     async def read(self, path: str, limit: int) -> tuple[bytes, int]:
-        """Return the bytes of the file `path` there, a regular one of at most `limit` bytes, and its time.
+        """Return the bytes of the regular file `path` there, of at most `limit` bytes, and its time.
 
-        That is in ms by the clock there, 0 if unknown.
+        The time is in ms by the clock there, 0 if unknown.
 
         :raises RequestError: when it cannot be read
         :raises LinkError: when the pipe is broken
@@ -297,16 +297,16 @@ class Link:
                 return bytes(data), int(number(values.get("time")))
 
     async def ask(self, name: str, data: bytes = b"", **values: Any) -> tuple[dict[str, Any], bytes]:
-        """Do the same as `request`, with the bytes `data`; return what the relay answers, and the bytes with it.
+        """Send a request as `request` does, with the bytes `data`; return the answer and its bytes.
 
-        :raises RequestError: when it cannot
-        :raises UncertainError: when no reply has come; the relay does not begin with it later
+        :raises RequestError: when the relay fails
+        :raises UncertainError: when no reply has come; the relay does not start it later
         :raises LinkError: when the pipe is broken
         """
         message = write_message({"name": name, **values}, data)
         request = await self._exchange(message)
         if request.is_late:
-            # If this machine has slept since the relay told of its clock, that has now told again.
+            # If this machine has slept since the relay last sent its clock, the answer has sent it again.
             request = await self._exchange(message)
         if request.values is None:
             raise UncertainError("it does not answer")
@@ -340,32 +340,32 @@ class Link:
         return request
 
     def _note_clock(self, values: dict[str, Any]) -> None:
-        """Remove from `values` what the relay says of its clock, and note it; it has said so a moment ago."""
+        """Remove the relay's clock from `values`, just received, and record it."""
         self._ahead = max(self._ahead, number(values.pop("now", None)) / 1000 - anyio.current_time())
 
 
 def strings(value: object) -> list[str]:
-    """Return the strings in `value` that may be absolute names of files, if it is a list of the relay's."""
+    """Return the strings in `value`, a list from the relay, that can be absolute file names."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [item for item in items if isinstance(item, str) and item.startswith("/") and "\0" not in item]
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in `value` if it is a list of the relay's."""
+    """Return the objects in `value`, a list from the relay."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item if isinstance(item, dict) else {}) for item in items]
 
 
 def number(value: object) -> float:
-    """Return `value` if it is a number of the relay's that a float holds exactly, else 0."""
+    """Return `value`, from the relay, if it is a number that a float holds exactly, else 0."""
     return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else 0.0
 
 
 @frozen
 class Look:
-    """What lies at a path: its names, the true one last; its `kind`, "file", "directory", "other" or None for nothing.
+    """A path there: its names, the real one last; its `kind`, "file", "directory", "other" or None if absent.
 
-    `ignored` is the word of git on a file in a `repository`, None where git did not say.
+    `ignored` is git's answer for a file in a `repository`, None if git gave none.
     """
 
     spellings: tuple[str, ...]
@@ -375,7 +375,7 @@ class Look:
 
 
 def read_look(values: Mapping[str, Any]) -> Look | None:
-    """Return what a relay says in `values` of a path; None where it could not find out."""
+    """Return the state of a path from a relay's `values`; None if the relay could not inspect it."""
     spellings, kind, ignored = strings(values.get("spellings")), values.get("kind"), values.get("ignored")
     if "error" in values or not spellings or kind not in ("file", "directory", "other", None):
         return None
@@ -393,7 +393,7 @@ def _greeting(values: Mapping[str, Any]) -> Greeting:
 
 
 def _words(error: object) -> str:
-    """Return the `error` of a relay as one line for a person; a code of the system in its words."""
+    """Return the `error` of a relay as one line for the user; a system error code in words."""
     text = "".join(character for character in str(error)[:200] if character.isprintable())
     number = {"ENOSPC": 28, "EROFS": 30, "EACCES": 13, "EDQUOT": 122}.get(text)
     return os.strerror(number) if number else text

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Copies here of files at a place, for the reviews of them and for the buffers that follow them.
+"""Copies here of files at a place, for reviews and for the buffers that visit them.
 
-Emacs compares a proposal with such a copy, and watches it for what the CLI writes, exactly as it does with a file of
-this machine; a buffer takes what was written from it.  So neither asks TRAMP for anything.
+Emacs compares a proposal with such a copy and watches it for writes, exactly like a local file; a buffer is updated
+from it.  So neither needs TRAMP.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from qwen_companion.remote.link import Link, LinkError, Look, RequestError, obje
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
-"""Copies of one place that are kept current: of more, those that were asked for last."""
+"""Most copies of one place to update: the latest requested ones."""
 
 FOLDER = "places"
 
 FRESH_S = 2.0
-"""How long a copy that was made for a proposal serves the steps of its review, in seconds."""
+"""Seconds that a copy made for a proposal serves the steps of its review."""
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
-"""Largest file there that is reviewed where the user has set no limit."""
+"""Largest file there, in bytes, that is reviewed when the user has set no limit."""
 
 
 _HEADS = re.compile(r"# branch\.oid ([0-9a-f]{40,64})\0# branch\.head ([^\0]{1,250})\0")
 
 _FIELDS = {"1": 8, "u": 10}
-"""How many blanks there are before the name, by the kind of the entry."""
+"""Number of blanks before the name, by the kind of the entry."""
 
 
 def version_of(status: str, name: str, shown: str) -> PlaceVersion | None:
-    """Return how git has the file `name` of a repository, by its `status`, format 2 with the branch.
+    """Return git's state of the file `name` of a repository, from its `status`, format 2 with the branch.
 
-    Emacs calls the file `shown`.  Return None where the repository has no commit, or does not say what it should.
+    `shown` is Emacs's name of the file.  Return None without a commit, or for an unexpected status.
     """
     heads = _HEADS.match(status)
     if heads is None:
@@ -64,14 +64,14 @@ def version_of(status: str, name: str, shown: str) -> PlaceVersion | None:
 
 
 class Copies:
-    """Keeps copies of files of the place with `names` current while `run` runs.  Its methods are for the event loop."""
+    """Updates copies of files of the place with `names` while `run` runs.  Call its methods on the event loop."""
 
     def __init__(
         self, names: PlaceNames, directory: str, link: Callable[[], Link], tell: Callable[[Notification], None]
     ) -> None:
-        """Take a private `directory`.  `link` returns the pipe to the place, or raises LinkError.
+        """Use a private `directory`.  `link` returns the pipe to the place, or raises LinkError.
 
-        `tell` sends what was written into a file that a buffer visits, and names of files that were asked for.
+        `tell` sends Emacs the new text of a visited file, and requested names of files.
         """
         self.size_limit: int | None = None
         self._names = names
@@ -82,29 +82,29 @@ class Copies:
         self._fresh_until: dict[str, float] = {}
         self._visited: frozenset[str] = frozenset()
         self._untold: set[str] = set()
-        """Those of these that Emacs has not been told of yet."""
+        """Those whose state Emacs was not sent yet."""
         self._stale: set[str] = set()
         self._versions: dict[str, PlaceVersion] = {}
-        """How git has these files, as Emacs was told last."""
+        """Git's states of these files, as last sent to Emacs."""
         self._are_versions_stale = False
         self._stale_noted = anyio.Event()
 
     @property
     def paths(self) -> Sequence[str]:
-        """The names there of the files that are copied."""
+        """The names there of the copied files."""
         return tuple(self._paths)
 
     def note_changes(self, paths: Sequence[str]) -> None:
-        """Copy those of `paths` anew that are copied, as they have changed there."""
+        """Copy those of `paths` again that have a copy, as they have changed there."""
         for path in paths:
             self._fresh_until.pop(path, None)
         self._stale.update(path for path in paths if path in self._paths)
-        # A repository is named where git has written to it.
+        # The change names a repository if git has written to it.
         self._are_versions_stale |= any(path in self._visited or path.endswith("/.git") for path in paths)
         self._stale_noted.set()
 
     def set_visited(self, paths: Iterable[str]) -> None:
-        """Take the files there that buffers visit: Emacs is told when they are written."""
+        """Set the files there that buffers visit; Emacs is sent each write to them."""
         self._visited, before = frozenset(paths), self._visited
         for path in self._visited - before:
             self._track(path)
@@ -115,7 +115,7 @@ class Copies:
             self._stale_noted.set()
 
     async def run(self) -> None:
-        """Copy what has changed, until cancelled."""
+        """Copy changed files until cancelled."""
         while True:
             await self._stale_noted.wait()
             self._stale_noted = anyio.Event()
@@ -129,9 +129,9 @@ class Copies:
                     await self._send_versions()
 
     async def _send_versions(self) -> None:
-        """Tell Emacs how git has the files that buffers visit, where that is another way than before.
+        """Send Emacs git's state of each visited file whose state has changed.
 
-        :raises LinkError, RequestError: when that cannot be found out
+        :raises LinkError, RequestError: when that is unavailable
         """
         self._are_versions_stale = False
         answer = await self._link().request("versions", paths=sorted(self._visited)) if self._visited else {}
@@ -146,8 +146,7 @@ class Copies:
     async def review_file(self, path: str) -> tuple[str, str | None]:
         """Return the file here with which a proposal for the file `path` there is compared.
 
-        That is a copy which is kept current, with the name in Emacs of the original, or in a shared directory the file
-        itself, with None.
+        It is an updated copy, with Emacs's name of the original, or in a shared directory the file itself, with None.
         """
         file = self._names.file(path)
         return (await self._add(path), file.name) if file.place else (file.path, None)
@@ -155,7 +154,7 @@ class Copies:
     async def check_target(self, path: str, roots: Sequence[ResolvedPath]) -> None:
         """Check that the file `path` there, below `roots`, can be given a new text in a review.
 
-        :raises TargetError: when it cannot; then no copy of it is left, unless a buffer visits it
+        :raises TargetError: otherwise; then no copy is left, unless a buffer visits the file
         """
         try:
             await self._check_target(path, roots)
@@ -173,7 +172,7 @@ class Copies:
             raise TargetError(f"{path} cannot be inspected: {error}. Decide in the terminal instead.") from None
         if look is None:
             raise TargetError(f"{path} cannot be inspected. Decide in the terminal instead.")
-        # A link that leads out of the roots is none of them: what it would write is not seen in its name.
+        # A link that leads out of the roots is rejected: its name does not show which file it would write.
         real = ResolvedPath(look.spellings[-1], look.spellings[-1])
         if not any(real.is_below(ResolvedPath(root.real, root.real)) for root in roots):
             raise TargetError(f"{path} lies outside the workspace roots of Emacs. Decide in the terminal instead.")
@@ -183,7 +182,7 @@ class Copies:
             raise TargetError(f"{path} is not a text file and cannot be reviewed. Decide in the terminal instead.")
 
     async def inspect(self, path: str) -> Look | None:
-        """Return what lies at `path` there, None where that is not known; in the same round trip copy it for a review.
+        """Return the state of `path` there, None if unknown; in the same round trip copy it for a review.
 
         A file of a shared directory needs no copy.
 
@@ -203,17 +202,17 @@ class Copies:
         with suppress(CompanionError):
             names = (await self._link().request("names", root=request.directory)).get("names")
             found = cast("list[object]", names) if isinstance(names, list) else []
-            # A name with a line end, or one that hides what it is, is none for a prompt.
+            # Names with line ends or deceiving characters are unfit for a prompt.
             files = tuple(name for name in found if isinstance(name, str) and name and name.isprintable())
             self._tell(PlaceFiles(self._names.place, request.directory, files))
 
     async def _prepare(self, path: str) -> None:
-        """Copy the file `path` there as it is now, and keep the copy current."""
+        """Copy the file `path` there, and keep updating the copy."""
         self._track(path)
-        # In one round trip: the relay does in order what it is asked for.
+        # In one round trip: the relay carries out requests in order.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
-            # A change that is told meanwhile ends it.
+            # A change reported meanwhile ends the freshness.
             self._fresh_until[path] = time.monotonic() + FRESH_S
             try:
                 await self._update(path)
@@ -224,15 +223,15 @@ class Copies:
         return time.monotonic() < self._fresh_until.get(path, 0)
 
     async def _add(self, path: str) -> str:
-        """Return the name of a copy here of the file `path` there, which is kept current."""
+        """Return the name of an updated copy here of the file `path` there."""
         if not self._is_fresh(path):
             await self._prepare(path)
         return self._name(path)
 
     async def is_text(self, path: str, real: str) -> bool:
-        """Return whether the file `path` there, with the true name `real`, is a text or not there.
+        """Return whether the file `path` there, with the real path `real`, is text or absent.
 
-        :raises TargetError: when that cannot be found out
+        :raises TargetError: when that is unavailable
         """
         file, target = self._names.file(path), self._names.file(real)
         if file.place:
@@ -259,18 +258,18 @@ class Copies:
             self._fresh_until.pop(oldest, None)
 
     def _here(self, path: str) -> str:
-        """Return the name that Emacs has for `path` by way of TRAMP."""
+        """Return Emacs's TRAMP name of `path`."""
         return PlacedFile(self._names.place, path).name
 
     def _name(self, path: str) -> str:
-        """Return the name of the copy of `path`: with its own last part, by which Emacs chooses a mode."""
+        """Return the name of the copy of `path`, with the same last part, by which Emacs chooses a mode."""
         digest = hashlib.sha256(self._here(path).encode("utf-8", "surrogatepass")).hexdigest()[:24]
         return os.path.join(self._directory, digest, os.path.basename(path))
 
     async def _update(self, path: str) -> None:
-        """Make the copy of `path` hold what lies there now.
+        """Update the copy of `path` from there.
 
-        :raises TargetError: when that cannot be found out
+        :raises TargetError: when that is impossible
         """
         data, written_at = None, 0
         try:
@@ -288,7 +287,7 @@ class Copies:
             self._tell(PlaceFile(self._here(path), self._name(path), written_at))
 
     def _write(self, copy: str, data: bytes | None) -> bool:
-        """Make `copy` hold `data`, in one step; None removes it.  Return whether it has other bytes now.
+        """Write `data` to `copy` atomically, or remove it with None; return whether its bytes have changed.
 
         :raises OSError: when it cannot be written
         """
@@ -300,7 +299,7 @@ class Copies:
         with suppress(FileNotFoundError), open(copy, "rb") as old:
             if old.read() == data:
                 return False
-        # Beside its folder, so that Emacs hears of the finished file only.
+        # Outside of its folder, so that Emacs is notified only of the finished file.
         temporary = os.path.join(self._directory, f".{secrets.token_hex(8)}")
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One place whose CLIs are served: the pipe to it, the files that are laid down there, and what is asked of it."""
+"""One place whose CLIs are served: its pipe, its files, and requests about it."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from qwen_companion.tools.settings import tool_secret
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
-"""Pauses before a pipe that broke is opened again, in seconds; each is twice as long as the one before."""
+"""Longest pause in seconds before a broken pipe is opened again; each is twice the previous one."""
 
 _PORTS = range(20000, 32000)
-"""Ports that systems do not give away by themselves."""
+"""Ports outside of the range that systems assign automatically."""
 
 LINE_LINGER_S = 600
 """How long a relay goes on without a line of TRAMP, in seconds: it ends with Emacs, and nobody can tell the relay."""
 
 FAREWELL_S = 3.0
-"""How long a relay whose pipe has broken may take to come up again, so that it can be told to end, in seconds."""
+"""Seconds that a relay with a broken pipe may take to start again, so that it can be told to end."""
 
 LAST_FAREWELL_S = 30.0
-"""The same when Emacs has ended, and nobody waits for the end of this process."""
+"""The same limit once Emacs has exited."""
 
 
 class Place:
-    """The place of `wanted`.  Its methods are for the event loop; `run` has the pipe open until cancelled."""
+    """The place of `wanted`.  Call its methods on the event loop; `run` keeps the pipe open until cancelled."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Place:
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
         self._variables = ""
-        """The file there with the variables of terminals."""
+        """The file of terminals' variables there."""
         self._environment: Mapping[str, str] = {}
         self._roots: tuple[ResolvedPath, ...] = ()
         self._extra: dict[str, None] = {}
@@ -102,27 +102,27 @@ class Place:
         """Set when the pipe is open, or cannot be opened."""
         self._failure = ""
         self._is_left = False
-        """Whether a relay goes on there without a pipe."""
+        """Whether a relay runs there without a pipe."""
         self._way = Way(environ, os.path.join(spool, f"line-{self._token[:8]}.sock"), self._note_line)
 
     # --- For others
 
     def keys(self, port: int) -> Keys | None:
-        """Return what admits the connection from `port` of this machine, None for one that is not of this place."""
+        """Return the keys that admit the connection from local `port`, or None if it is not from this place."""
         return None if self._streams.who(port) is None else self._keys
 
     def who(self, port: int) -> Mapping[str, Any] | None:
-        """Return what the relay knows of the CLI whose connection comes from `port` of this machine."""
+        """Return the relay's description of the CLI whose connection comes from local `port`."""
         return self._streams.who(port)
 
     def want(self, wanted: WantedPlace) -> None:
-        """Take what Emacs says of the place now; try again at once where it could not be reached."""
+        """Set Emacs's description of the place; retry at once if it was unreachable."""
         before, self.wanted = self.wanted, wanted
         if replace(wanted, files=()) != replace(before, files=()):
             self._again.set()
 
     def lay_again(self) -> None:
-        """Lay down what the settings or tools have changed; a pipe that is not open does so when it opens."""
+        """Write the files there again after a change of settings or tools; a closed pipe does so when it opens."""
         if self._link is not None:
             self._again.set()
 
@@ -133,7 +133,7 @@ class Place:
 
     @property
     def home(self) -> str:
-        """Return the home directory there, "" while that is not known."""
+        """Return the home directory there, "" while unknown."""
         return self._greeting.home if self._greeting else ""
 
     def name(self, path: object) -> str | None:
@@ -143,17 +143,17 @@ class Place:
     async def check_target(self, path: str) -> None:
         """Check that the file `path` there can be given a new text in a review.
 
-        :raises TargetError: when it cannot
+        :raises TargetError: otherwise
         """
         await self.copies.check_target(path, self._roots)
 
     @property
     def projects(self) -> Sequence[str]:
-        """Return the names there of the projects, true ones too."""
+        """Return the projects' names there, with real paths."""
         return [name for root in self._roots for name in (root.path, root.real)]
 
     async def run_at(self, request: RunAt) -> None:
-        """Answer `request` once the discovery file there names its directory."""
+        """Answer `request` once the discovery file there contains its directory."""
         try:
             directory = file_name(request.directory)
             if self._link is None and self._settled.is_set():
@@ -189,7 +189,7 @@ class Place:
             tasks.start_soon(self._streams.run)
             tasks.start_soon(self.context.run)
             tasks.start_soon(self.copies.run)
-            # Without it, ssh and sudo ask for nothing.
+            # Without it, ssh and sudo do not ask.
             asks: Mapping[str, str] = {}
             with suppress(OSError):
                 asks = await tasks.start(self.askpass.serve)
@@ -210,11 +210,11 @@ class Place:
                     await self._again.wait()
 
     async def _run_once(self, asks: Mapping[str, str]) -> tuple[bool, bool]:
-        """Have the pipe open until it breaks; return whether the reason is a lasting one, and whether it was open.
+        """Open the pipe until it breaks; return whether the reason is lasting, and whether it was open.
 
         Programs with the variables `asks` may ask for passwords.
 
-        :raises UnsupportedPlaceError: when there is no command that opens it
+        :raises UnsupportedPlaceError: when no command can open it
         """
         link = await self._new_link(self.wanted.control, asks)
         greeted = anyio.Event()
@@ -240,7 +240,7 @@ class Place:
             self._failure = str(found)
             self._set_reachable(self.wanted.name, False)
             self._way.is_line |= isinstance(found, LinkError) and found.in_terminal
-            # A relay that cannot lay down its files cannot do so a moment later either.
+            # A relay that cannot write its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
             if greeted.is_set():
@@ -265,7 +265,7 @@ class Place:
         self._report("asking" if socket else "connecting", "Let TRAMP open a line there?" if socket else None, socket)
 
     async def _say_farewell(self) -> None:
-        """Tell a relay to end whose pipe has broken: a connection that ssh shares with TRAMP breaks with Emacs."""
+        """Tell a relay with a broken pipe to end: an ssh connection shared with TRAMP breaks with Emacs."""
         with anyio.move_on_after(self.farewell_s, shield=True) as scope, suppress(CompanionError):
             link = await self._new_link(None, {})
             await link.run(lambda _greeting: scope.cancel())
@@ -297,8 +297,8 @@ class Place:
     # --- What is laid down there
 
     async def _settle(self, link: Link) -> None:
-        """Listen there, lay down the files, and say that the place is ready."""
-        # The same after a restart of this process, by which CLIs have their connection again.
+        """Listen there, write the files, and report the place as ready."""
+        # The same port after a restart of this process lets CLIs reconnect.
         preferred = _PORTS[int(self._token[:8], 16) % len(_PORTS)]
         port = (await link.request("serve", port=preferred)).get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
@@ -315,7 +315,7 @@ class Place:
         self._settled.set()
 
     async def _lay(self, link: Link) -> None:
-        """Lay down the discovery file for the roots, the layer, and the variables of terminals."""
+        """Write the discovery file for the roots, the layer, and the terminals' variables."""
         async with self._laying:
             keys, greeting = self._keys, self._greeting
             if keys is None or greeting is None:
@@ -329,9 +329,9 @@ class Place:
             self._report("ready")
 
     async def _projects(self, link: Link, directories: Sequence[str]) -> list[ResolvedPath]:
-        """Return the projects that `directories` belong to; leave out those that are not there.
+        """Return the projects that `directories` belong to; omit missing ones.
 
-        :raises RequestError: when the relay cannot tell
+        :raises RequestError: when the relay fails
         """
         found = objects((await link.request("projects", paths=list(directories))).get("roots"))
         try:

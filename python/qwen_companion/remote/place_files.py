@@ -24,7 +24,7 @@ class PlaceFiles:
     async def review_file(self, path: str) -> str:
         """See `Files`: it is a copy.
 
-        :raises TargetError: when it cannot be given a new text in a review
+        :raises TargetError: when it cannot be reviewed
         """
         await self._place.check_target(path)
         return (await self._place.copies.review_file(path))[0]
@@ -32,7 +32,7 @@ class PlaceFiles:
     async def write(self, path: str, expected: bytes | None, data: bytes) -> None:
         """See `Files`.
 
-        :raises OSError: when it does not hold what is expected, or cannot be written
+        :raises OSError: when its text is not the expected one, or it cannot be written
         """
         projects = [name for name in self._place.projects if path.startswith(f"{name.rstrip('/')}/")]
         root = max(projects, key=len, default=None)

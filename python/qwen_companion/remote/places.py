@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All places whose CLIs are served, and which of them a connection or a session belongs to."""
+"""All places whose CLIs are served, with their connections and sessions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _PATHS = ("file_path", "notebook_path", "directory")
-"""Where names of files are in what tools are called with."""
+"""Arguments of tools that are names of files."""
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class Places:
         roots_changed: Callable[[], None],
         set_reachable: Callable[[str, bool], None],
     ) -> None:
-        """For the arguments see `Place`; a place that is left counts as one that can be reached."""
+        """For the arguments see `Place`; an abandoned place counts as reachable."""
         self._arguments = (
             *(token, server_port, environ, spool, layer_of, deliver, tell, roots_changed),
             *(self._stirred, self._note_reachable),
@@ -102,11 +102,11 @@ class Places:
             self._note_reachable(name, False)
 
     def _note_reachable(self, name: str, reachable: bool) -> None:
-        # The CLIs of a place that is left do not come back.
+        # The CLIs of an abandoned place do not come back.
         self._set_reachable(name, reachable or name not in self._open)
 
     def _begin(self, wanted: WantedPlace) -> None:
-        # Most users have no place, and a start of this process waits for no import that it does not need.
+        # Most users have no place, so import this only when needed.
         from qwen_companion.remote.place import Place
 
         place = Place(wanted, *self._arguments)
@@ -120,7 +120,7 @@ class Places:
             self.set_session(state)
 
     def run_at(self, request: RunAt) -> None:
-        """Answer how to run a program at a place, when that is known."""
+        """Answer how to run a program at a place, once known."""
         found = self._open.get(request.place)
         if found is None:
             self._tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
@@ -128,18 +128,18 @@ class Places:
             self._tasks.start(found.place.run_at, request)
 
     def give_password(self, message: PlacePassword) -> None:
-        """Answer what a place asks for."""
+        """Answer a place's question for a password."""
         if message.place in self._open:
             self._open[message.place].place.askpass.answer(message.secret)
 
     async def read_more(self, name: str, path: str, offset: int) -> bytes:
-        """Return a piece of the file `path` at the place `name` from `offset` on; none where it cannot be read."""
+        """Return a piece of the file `path` at the place `name` from `offset` on; empty if it cannot be read."""
         with suppress(CompanionError):
             return (await self.place(name).link().ask("read", path=path, offset=offset))[1]
         return b""
 
     async def send_prompt(self, session: str, text: str) -> None:
-        """Have the CLI of `session`, at a place, read the prompt `text`.
+        """Make the CLI of `session`, at a place, read the prompt `text`.
 
         :raises PromptError: when that fails
         """
@@ -148,24 +148,24 @@ class Places:
         try:
             await self.place(self._name(session)).link().request("prompt", pid=pid, text=submission(text))
         except UncertainError as error:
-            # Nor is it sent later.
+            # It is not sent later either.
             raise PromptError(f"the prompt may have been sent ({error}): look at its terminal first") from None
         except CompanionError as error:
             raise PromptError(f"the prompt was not sent: {error}") from None
 
     def list_files(self, message: ListPlaceFiles) -> None:
-        """Answer which files lie below a directory of a place."""
+        """Answer with the files below a directory of a place."""
         if message.place in self._open:
             self._tasks.start(self._open[message.place].place.copies.list_files, message)
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot of all buffers."""
+        """Set the snapshot of all buffers."""
         self._snapshot = snapshot
         for item in self._open.values():
             item.place.context.set_snapshot(snapshot)
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the settings of the user."""
+        """Set the user's settings."""
         self._settings = settings
         for item in self._open.values():
             item.place.copies.size_limit = settings.size_limit
@@ -173,12 +173,12 @@ class Places:
         self.lay_again()
 
     def lay_again(self) -> None:
-        """Lay down at each place what the settings or tools have changed."""
+        """Write the files at each place again after a change of settings or tools."""
         for item in self._open.values():
             item.place.lay_again()
 
     def emacs_gone(self) -> None:
-        """Take longer, if need be, to tell relays to end: nobody waits."""
+        """Allow more time to end relays, now that Emacs is gone."""
         from qwen_companion.remote.place import LAST_FAREWELL_S
 
         for item in self._open.values():
@@ -192,7 +192,7 @@ class Places:
         return [root.name for item in self._open.values() for root in item.place.roots]
 
     def site(self, name: str) -> FarSite | None:
-        """Return where the root `name` lies, None for one of this machine.  It may be called in any thread."""
+        """Return the site of the root `name`, None if local.  Callable in any thread."""
         from qwen_companion.remote.far import FarSite
 
         roots = (root for item in tuple(self._open.values()) for root in item.place.roots)
@@ -206,12 +206,12 @@ class Places:
             self._sites[name].stir()
 
     def name_of(self, peer: Peer, path: str) -> str:
-        """Return the name in Emacs of the file that the CLI in the process `peer` calls `path`."""
+        """Return Emacs's name of the file that the CLI in the process `peer` calls `path`."""
         found = self._open.get(peer.place or "")
         return (peer.place or "") + path if found is None else found.place.name(path) or ""
 
     def files(self, peer: Peer) -> PlaceFiles | None:
-        """Return the files of the CLI in the process `peer`, one of a place; None where that is not served."""
+        """Return the files of the CLI in the process `peer` at a place; None if that is not served."""
         from qwen_companion.remote.place_files import PlaceFiles
 
         with suppress(LinkError):
@@ -219,7 +219,7 @@ class Places:
         return None
 
     def is_visited(self, name: str) -> bool | None:
-        """Return whether a buffer visits the file `name` of a place; None for one of this machine."""
+        """Return whether a buffer visits the file `name` of a place; None for a local file."""
         for item in self._open.values():
             path = item.place.names.path(name)
             if path is not None and item.place.names.file(path).place:
@@ -227,7 +227,7 @@ class Places:
         return None
 
     async def lay_plan(self, place: str, text: str) -> str:
-        """Lay down the plan `text` at `place`, as long as that is served; return the file's name there.
+        """Write the plan `text` to a temporary file at `place`, which must be served; return its name there.
 
         :raises LinkError, RequestError: when it cannot be written
         """
@@ -243,12 +243,12 @@ class Places:
         return self._open[name].place
 
     def named(self, report: Report) -> Report | None:
-        """Return `report`, of a CLI at a place, with the names that Emacs has; None where it names nothing there."""
+        """Return `report`, of a CLI at a place, with Emacs's names; None if it names nothing there."""
         found = self._open.get(report.peer.place or "")
         return None if found is None else named_by(report, found.place.name)
 
     def named_session(self, state: SessionState) -> SessionState:
-        """Return `state`, for a CLI at a place with the name that Emacs has for its directory, None while unknown."""
+        """Return `state`, for a CLI at a place with Emacs's name of its directory, None while unknown."""
         peer = state.session.peer
         if peer is None or peer.place is None:
             return state
@@ -259,16 +259,16 @@ class Places:
     # --- Connections and sessions
 
     def keys(self, port: int) -> Keys | None:
-        """Return what admits the connection from `port` of this machine, None for one that no relay carries."""
+        """Return the keys that admit the connection from local `port`, None if no relay carries it."""
         return next((keys for item in self._open.values() if (keys := item.place.keys(port)) is not None), None)
 
     def access(self, peer: Peer) -> Access | None:
-        """Return the access of the CLI in the process `peer` of a place; None where that is not known."""
+        """Return the access of the CLI in the process `peer` of a place, or None while unknown."""
         place = self._open.get(peer.place or "")
         return None if place is None else place.place.context.access(peer)
 
     def caller(self, connection: Connection) -> Caller | None:
-        """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
+        """Return the CLI whose `connection` a relay carries, or None.  Callable in any thread."""
         for name, item in tuple(self._open.items()):
             who = item.place.who(connection.client[1])
             if who is not None:
@@ -276,7 +276,7 @@ class Places:
         return None
 
     def set_session(self, state: SessionState) -> bool:
-        """Take a session that is new or has changed; return whether it is one of a place."""
+        """Add or update a session; return whether it is at a place."""
         peer = state.session.peer
         if peer is None or peer.place is None:
             return False
@@ -286,19 +286,19 @@ class Places:
         return True
 
     def drop_session(self, session: str) -> None:
-        """Note that a session has ended."""
+        """Remove an ended session."""
         self._sessions.pop(session, None)
         self.reports.drop_session(session)
         for item in self._open.values():
             item.place.context.drop_session(session)
 
     def of_session(self, session: str) -> Place | None:
-        """Return the place of `session`; None for one of this machine, or of a place that is left."""
+        """Return the place of `session`; None if local, or if the place is abandoned."""
         name = self._name(session)
         return self._open[name].place if name in self._open else None
 
     def is_elsewhere(self, session: str) -> bool:
-        """Return whether `session` is one of a place."""
+        """Return whether `session` is at a place."""
         return session in self._sessions
 
     def _name(self, session: str) -> str:
@@ -306,7 +306,7 @@ class Places:
         return (state.session.peer.place if state and state.session.peer else None) or ""
 
     async def check_target(self, session: str, path: str) -> bool:
-        """Check the file `path` of a proposal by `session`; return whether that is one of a place.
+        """Check the file `path` of a proposal by `session`; return whether it is at a place.
 
         :raises TargetError: when it cannot be reviewed
         """
@@ -320,7 +320,7 @@ class Places:
 
 
 def named_by(report: Report, name: Callable[[object], str | None]) -> Report | None:
-    """Return `report` with each name of a file by `name`; None where that of its directory is None."""
+    """Return `report` with each file name mapped by `name`; None if its directory maps to None."""
     event = report.event
     directory = name(event.cwd)
     if directory is None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The connections of CLIs at one place, carried to the server of this process, and kept while no pipe leads there.
+"""The connections of one place's CLIs, carried to this process's server and kept while the pipe is down.
 
-Each becomes a connection to the server on loopback, so that CLIs there are served by the same code as those here.  The
-relay chooses neither where it leads nor what it says; the server knows it by its port on this side.
+Each becomes a loopback connection to the server, so that the same code serves CLIs there and here.  The relay controls
+neither its target nor its contents; the server recognises it by its port on this side.
 
-Both sides of a stream count its bytes, and keep those that the other has not taken.  On the next pipe the relay opens
-its streams again and says how far each has come: it goes on from there, so that nothing is lost or comes twice.  What
-was sent to a process of Emacs that has ended is not sent to the next one.
+Both sides of a stream count its bytes, and store unacknowledged ones.  On the next pipe the relay reopens its streams
+with their positions: they resume there, without loss or repeats.  Bytes sent to an ended process of Emacs are not sent
+to the next one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qwen_companion.remote.frames import (
 from qwen_companion.tasks import Tasks
 
 MAX_STREAMS = 100
-"""Most connections at once of all CLIs at a place; further ones are closed."""
+"""Most connections of all CLIs at a place; further ones are closed."""
 
 _KEPT_S = 10.0
 _MAX_PORTS = 10 * MAX_STREAMS
@@ -45,7 +45,7 @@ _MAX_REFUSALS = 1000
 
 @dataclass(eq=False)
 class _Stream:
-    """A connection of a CLI.  `port` is that of our end of its connection to the server, `who` what the relay knows."""
+    """A CLI's connection: our `port` of its connection to the server, and the relay's description `who` of the CLI."""
 
     number: int
     who: Mapping[str, Any]
@@ -54,38 +54,38 @@ class _Stream:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     port: int = 0
     open: bool = True
-    """Whether the relay at the other end of this pipe has opened it."""
+    """Whether the relay has opened it on this pipe."""
 
     received: int = 0
-    """Bytes that have come from the CLI."""
+    """Bytes received from the CLI."""
     passed: int = 0
-    """Those of them that the server has taken."""
+    """Bytes of these passed to the server."""
     granted: int = 0
-    """Those of them of which the relay was told so."""
+    """Bytes of these acknowledged to the relay."""
     repeated: int = 0
-    """Bytes that come again, as the relay cannot know that they had come."""
+    """Bytes the relay will resend because it missed our acknowledgement."""
     ended: bool = False
     """Whether the relay has sent its end."""
 
     kept: bytearray = field(default_factory=bytearray)
-    """The bytes of the server that the CLI has not taken yet, as far as is known."""
+    """The server's bytes that the CLI has not acknowledged."""
     taken: int = 0
-    """How many there were before these."""
+    """The number of bytes before these."""
     sent: int = 0
-    """How many have been sent over this pipe or before it."""
+    """The number of bytes sent, over this pipe or an earlier one."""
     finished: bool = False
     """Whether the server has ended it."""
     stirred: anyio.Event = field(default_factory=anyio.Event)
     freed: anyio.Event = field(default_factory=anyio.Event)
 
     def receive(self, data: bytes) -> None:
-        """Take `data` of the CLI.
+        """Handle `data` of the CLI.
 
         :raises FrameError: when it may not send that
         """
         if self.ended:
             raise FrameError("a stream goes on after its end")
-        # Empty pieces would cost no credit, so there could be any number of them.
+        # Empty pieces cost no credit, so their number would be unlimited.
         if not data:
             raise FrameError("a stream has an empty piece")
         new = data[self.repeated :]
@@ -97,9 +97,9 @@ class _Stream:
             self.incoming.send_nowait(new)
 
     def end(self) -> None:
-        """Take the end of what the CLI sends.
+        """Handle the end of the CLI's bytes.
 
-        :raises FrameError: when that has ended
+        :raises FrameError: when they have already ended
         """
         if self.ended:
             raise FrameError("a stream goes on after its end")
@@ -107,7 +107,7 @@ class _Stream:
         self.incoming.send_nowait(None)
 
     def free(self, total: int) -> None:
-        """Note that the CLI has taken `total` bytes."""
+        """Record that the CLI has acknowledged `total` bytes."""
         count = max(0, min(total, self.sent) - self.taken)
         del self.kept[:count]
         self.taken += count
@@ -115,7 +115,7 @@ class _Stream:
         self.stirred.set()
 
     def resume(self, start: object, got: object) -> bool:
-        """Go on over another pipe, which brings bytes from `start` and wants them from `got`; return whether it can."""
+        """Resume on a new pipe, which sends bytes from `start` and needs them from `got`; return whether that works."""
         if (
             self.open
             or not isinstance(start, int)
@@ -130,7 +130,7 @@ class _Stream:
         return True
 
     def next(self) -> Frame | None:
-        """Return the frame that is to be sent now, None while there is none."""
+        """Return the next frame to send, or None."""
         if self.granted < self.passed:
             self.granted = self.passed
             return Frame(self.number, Kind.CREDIT, credit(self.passed))
@@ -161,18 +161,18 @@ class Streams:
         await self._tasks.run()
 
     def who(self, port: int) -> Mapping[str, Any] | None:
-        """Return what the relay knows of the CLI whose connection comes from `port` here; None for none of ours.
+        """Return the relay's description of the CLI whose connection comes from local `port`, or None.
 
-        It may be called in any thread.
+        Callable in any thread.
         """
         return self._ports.get(port)
 
     # --- The pipe
 
     def attach(self, send: Callable[[Frame], Awaitable[None]], relay: object) -> None:
-        """Send frames by `send` from now on, which raises nothing, to the process `relay` there.
+        """Send frames by `send`, which never raises, to the process `relay` there.
 
-        It names the streams that go on before it answers any request.
+        It names the resumed streams before it answers any request.
         """
         self._same_relay, self._relay, self._send = relay == self._relay, relay, send
         if not self._same_relay:
@@ -181,13 +181,13 @@ class Streams:
             self._admitted = anyio.Event()
 
     def detach(self) -> None:
-        """Keep all streams: the pipe has broken."""
+        """Keep all streams after the pipe broke."""
         self._send = None
         for stream in self._streams.values():
             stream.open = False
 
     def admit(self) -> None:
-        """Carry the connections that the relay has named: by now the server knows what admits them."""
+        """Carry the connections that the relay has named: the server now knows the keys that admit them."""
         self._drop_closed()
         self._admitted.set()
 
@@ -198,9 +198,9 @@ class Streams:
                 del self._streams[number]
 
     def handle(self, frame: Frame) -> None:
-        """Take a frame of the relay.
+        """Handle a frame of the relay.
 
-        :raises FrameError: when it breaks the rules
+        :raises FrameError: when it violates the protocol
         """
         stream = self._streams.get(frame.stream)
         if frame.kind is Kind.OPEN:
@@ -221,7 +221,7 @@ class Streams:
         known = self._streams.get(number)
         if known is not None and known.resume(start, got):
             return
-        # One that was opened before may have been served by a process that has ended; not so if nothing has come of it.
+        # A stream opened earlier may have been served by an ended process; not so if none of its bytes were used.
         is_new = values.pop("again", False) is not True or (self._same_relay and start == got == 0)
         if known or not is_new or len(self._streams) >= MAX_STREAMS or len(self._ports) >= _MAX_PORTS:
             if self._refusals >= _MAX_REFUSALS:
@@ -251,7 +251,7 @@ class Streams:
         try:
             with stream.scope:
                 connection.bind((LOOPBACK, 0))
-                # Known before the server can see it.
+                # Set before the server can see it.
                 stream.port = connection.getsockname()[1]
                 self._ports[stream.port] = stream.who
                 await self._admitted.wait()
@@ -270,7 +270,7 @@ class Streams:
             if writer is not None:
                 writer.transport.abort()
             connection.close()
-            # What it has asked may be looked at a moment later.
+            # The server may still look up its request.
             asyncio.get_running_loop().call_later(_KEPT_S, self._forget, stream)
             stream.incoming.close()
             stream.arrived.close()
@@ -310,7 +310,7 @@ class Streams:
                 end = send
                 await send(Frame(stream.number, Kind.END))
             elif end is not None and not stream.kept:
-                # The server has closed both ways.
+                # The server has closed both directions.
                 stream.scope.cancel()
                 return
             else:
