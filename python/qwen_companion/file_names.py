@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of files that arrive as text: a model, a CLI, a daemon or Emacs may send anything."""
+"""Names of files that arrive as text: models, CLIs, daemons and Emacs may send anything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from qwen_companion.errors import CompanionError
 
 LONGEST_BYTES = 4096
-"""The limit of Linux.  To look for the links in a longer name, one directory after the other, takes minutes."""
+"""The limit of Linux.  Resolving the links of a longer name, directory by directory, takes minutes."""
 
 
 class FileNameError(CompanionError):

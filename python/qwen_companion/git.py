@@ -49,7 +49,7 @@ FLAGS = {
     # It would run git in submodules, whose settings are others.
     "status": ("--ignore-submodules=dirty",),
 }
-"""What keeps a command of git from running programs, beside settings."""
+"""Options that stop git's commands from running programs, beside settings."""
 
 FILTERS_OFF = ("clean=", "smudge=", "process=", "required=false")
 """The settings of a filter that runs nothing."""
@@ -87,7 +87,7 @@ EXACT = (
 """Options for bytes and names as they are."""
 
 LIMIT_S = 60.0
-"""How long one process may take: the first list of a large directory on a cold disk."""
+"""Seconds one process may take: the first list of a large directory on a cold disk."""
 
 STALL_S = 5.0
 """How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
@@ -97,7 +97,7 @@ disk.
 """
 
 RETRY_S = 60.0
-"""How long no git is asked in a directory after one has stalled there."""
+"""Seconds without new requests to git in a directory after one has stalled there."""
 
 
 class GitError(CompanionError):
@@ -105,7 +105,7 @@ class GitError(CompanionError):
 
 
 class StalledError(GitError):
-    """Git did not end, or has not a moment ago."""
+    """Git did not end, now or a moment ago."""
 
     def __init__(self) -> None:
         super().__init__("git gives no answer; a file that it reads here may be a pipe")
@@ -117,7 +117,7 @@ def place(directory: str, tree: str) -> tuple[str, str]:
 
 
 class Git:
-    """The git of an environment.  All methods wait for it, and may be called in several threads."""
+    """The git of an environment.  All methods block on it, and are callable in several threads."""
 
     def __init__(
         self,
@@ -145,10 +145,10 @@ class Git:
         self._retry_s = retry_s
         self._clock = clock
         self._stalled: dict[str, float] = {}
-        """When git gave no answer last, by the directory in which it was asked."""
+        """The time of git's last failure to answer, by directory."""
 
     def program(self) -> str | None:
-        """Return the git that would be asked."""
+        """Return the program that runs as git."""
         return find_program("git", self.environ)
 
     def run(
@@ -174,7 +174,7 @@ class Git:
         if not runs_filters and name not in NO_FILTERS:
             options = [*options, *self._without_filters(cwd, options)]
         if name == "check-ignore":
-            # It takes no pathspecs, and says so.
+            # check-ignore accepts no pathspecs, and prints an error for the option.
             options = [option for option in options if option != "--literal-pathspecs"]
         if self._clock() < self._stalled.get(cwd, -math.inf) + (self._retry_s or RETRY_S):
             raise StalledError
@@ -210,7 +210,7 @@ class Git:
         settings: list[str] = []
         for key in dict.fromkeys(key.rpartition(".")[0] for key in keys):
             if "=" in key:
-                # Git takes what is before the first of them for the name.
+                # Git would end the name at the first equals sign.
                 raise GitError(f"a filter in the settings of git has an equals sign in its name: {key!r}")
             for name in FILTERS_OFF:
                 settings += ["-c", f"{key}.{name}"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The calls of Emacs, each handed to the parts of the backend that it concerns."""
+"""Dispatch each of Emacs's calls to the parts of the backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from qwen_companion.transcripts.meter import Meter
 
 @frozen
 class Inbox:
-    """Hands calls over; `stop` ends the backend for good."""
+    """Dispatches calls; `stop` ends the backend for good."""
 
     publisher: Publisher
     distributor: ContextDistributor
@@ -48,7 +48,7 @@ class Inbox:
     stop: Callable[[], None]
 
     def handle(self, message: messages.Incoming) -> None:
-        """Handle a call by Emacs; to be called in the order of the calls."""
+        """Handle a call by Emacs; call in their order."""
         if isinstance(message, messages.Roots):
             self.publisher.set_roots(message)
             self.distributor.set_roots(message.roots)
@@ -72,7 +72,7 @@ class Inbox:
 
     @cached_property
     def _handlers(self) -> Mapping[type[messages.Incoming], Callable[[Any], None]]:
-        """The parts that each take one kind of call alone."""
+        """The handlers of calls that one part alone handles."""
         return {
             **dict.fromkeys(get_args(messages.QueuedCall), self.requests.handle),
             **dict.fromkeys(get_args(messages.RegistryCall), self.registry.handle),

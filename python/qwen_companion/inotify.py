@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Events of the system about changes below directories: on Linux, inotify."""
+"""Watch directories by the system's events: on Linux, inotify."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Q_OVERFLOW = 0x4000
 ONLYDIR = 0x1000000
 
 READ_BYTES = 64 * 1024
-"""Most bytes of events that are read at a time."""
+"""Most bytes of events to read at once."""
 
 _EVENT = struct.Struct("iIII")
 
@@ -31,7 +31,7 @@ _LOCAL_FILE_SYSTEMS = frozenset(
         *(0x3153464A, 0x52654973, 0x4D44, 0x2011BAB0),  # jfs, reiserfs, vfat, exfat
     )
 )
-"""Kinds of file systems, as statfs(2) names them, that nobody changes behind the back of this system."""
+"""Kinds of file systems, by statfs(2), that only this system changes."""
 
 
 @cache
@@ -42,7 +42,7 @@ def library() -> ctypes.CDLL:
 
 def is_local(path: str) -> bool:
     """Return whether `path` is on a file system that only this system changes.  Linux only."""
-    status = ctypes.create_string_buffer(256)  # More than the structure has anywhere.
+    status = ctypes.create_string_buffer(256)  # More than the structure's size anywhere.
     if library().statfs(os.fsencode(path), status) != 0:
         return False
     return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF in _LOCAL_FILE_SYSTEMS
@@ -61,31 +61,31 @@ class Inotify:
         return None if number < 0 else number
 
     def remove(self, number: int) -> None:
-        """Cease to watch what has that number, if it is still there."""
+        """Stop watching the watch `number`, if it still exists."""
         self._library.inotify_rm_watch(self.descriptor, number)
 
 
 class InotifyWatch:
-    """Base of a watch that a thread sets, which may wait for a slow disk, and that the event loop reads and closes."""
+    """Base of watches: a thread, which may block on a slow disk, sets them; the event loop reads and closes them."""
 
     def __init__(self, inotify: Inotify | None = None) -> None:
-        """Take over `inotify`.  Must be called on the event loop."""
+        """Own `inotify`.  Must be called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._inotify = inotify
         self._closed = False
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._inotify is not None:
             self._loop.remove_reader(self._inotify.descriptor)
-        # From here on, a thread may close the descriptor.
+        # From now on a thread may close the descriptor.
         self._closed = True
         self._close_if_free()
 
     @contextmanager
     def _in_use(self) -> Generator[None, None, None]:
-        """Leave the descriptor open inside: closed meanwhile, it could be another file's when the disk answers."""
+        """Keep the descriptor open inside: closed meanwhile, its number could be another file's by then."""
         try:
             with self._lock:
                 yield
@@ -102,7 +102,7 @@ class InotifyWatch:
 
 
 def open_inotify() -> Inotify | None:
-    """Return a new one; None where there is no inotify, or no room for it."""
+    """Return a new one; None if there is no inotify, or no capacity for it."""
     if sys.platform != "linux":
         return None
     with suppress(OSError, AttributeError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Approved plans: kept as files, a directory for each project; and what the model reads with one."""
+"""Approved plans: stored as files, a directory for each project, and read by the model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qwen_companion.local_ids import local_id
 from qwen_companion.state import key_of, state_home, write_private
 
 _MAX_PLANS = 100
-"""How many plans of a project are kept."""
+"""Most plans of a project to store."""
 
 _TITLE_BYTES = 4096
-"""How much of a plan is read for its title."""
+"""Bytes of a plan that are read for its title."""
 
 _NAME = re.compile(r"(\d{13})-([0-9A-Za-z-]{0,64})\.md")
-"""The time in ms since the epoch, and the conversation, or what Emacs calls that."""
+"""The time in ms since the epoch, and the conversation's id, or Emacs's id of it."""
 
 _EDITED = "The user has edited the plan before approving it. Follow this plan in place of yours:\n\n"
 _EDITED_FILE = (
@@ -35,10 +35,10 @@ def now() -> int:
 
 
 def words_for_model(plan: str, edited: str | None, comments: str | None, path: str, limit: int) -> str | None:
-    """Return what the model reads with its approved `plan`; None for nothing.
+    """Return the text that the model reads with its approved `plan`, or None.
 
-    That is the text that the user has `edited` it to, and `comments`.  Where that has more than `limit` characters, it
-    is told to read the file `path` in place of the text.
+    That is the text as `edited` by the user, and `comments`.  Above `limit` characters, the model is asked to read the
+    file `path` instead.
     """
     texts = [] if edited in (None, plan) else [f"{_EDITED}{edited}"]
     if comments is not None:
@@ -56,7 +56,7 @@ def plan_path(environ: Mapping[str, str], project: str, conversation: str, time:
     """Return the name of the file for a plan that `conversation` proposes at `time` in the directory `project`."""
     name = f"{time:013}-{conversation}.md"
     if _NAME.fullmatch(name) is None:
-        # Such as that of one at another place.
+        # Such as an id from another place.
         name = f"{time:013}-{local_id('session', conversation)}.md"
     return os.path.join(_directory(environ, project), name)
 
@@ -75,9 +75,9 @@ def save_plan(path: str, text: str) -> None:
 
 
 def kept_plans(environ: Mapping[str, str], project: str, conversation: str | None = None) -> tuple[KeptPlan, ...]:
-    """Return the approved plans of the directory `project`, or those of `conversation`, the newest first.
+    """Return the approved plans of the directory `project`, or those of `conversation`, newest first.
 
-    A conversation may have the name that Emacs has for it.
+    A conversation may be given by Emacs's id.
     """
     directories, known = [_directory(environ, project)], None
     if conversation is not None:

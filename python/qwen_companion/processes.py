@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell whether a process is still the same one.  A number alone is not enough, process numbers are used again.
+"""Identify processes reliably, since the system reuses process numbers.
 
-A process is told from others of its number by when it started, in a form that does not move with the clock of the
-machine: on Linux the boot and the clock ticks since then.  (psutil's `create_time` adds the ticks to a time of booting
-that moves when the clock is set.)
+A process is identified by number and start, in a form independent of the machine's clock: on Linux the boot and the
+clock ticks since then.  (psutil's `create_time` adds the ticks to a boot time that moves when the clock is set.)
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 """Indices into the value of `_fields`."""
 
 _DEAD_STATES = ("Z", "X")
-"""States in /proc/PID/stat: a zombie, which nobody has waited for yet, and one about to vanish."""
+"""States in /proc/PID/stat: a zombie that nobody has waited for, and a process about to vanish."""
 
 
 def start_of(pid: int) -> str | None:
-    """Return a text that no other process with the number `pid` has had or will have.
+    """Return a text unique among all processes, past and future, with the number `pid`.
 
-    Return None when there is no such process, or when it cannot be looked at.
+    Return None when there is no such process, or it cannot be inspected.
     """
     try:
         if sys.platform == "linux":
             return f"{_boot()}:{_fields(pid)[_START]}"
-        # macOS keeps the time at which a process started and does not change it.  psutil does, but only in a process
-        # during whose life the clock was set.
+        # macOS stores the start time of a process unchanged.  psutil adjusts it, but only in a process during whose
+        # life the clock was set.
         return repr(psutil.Process(pid).create_time())
     except (psutil.Error, ValueError, OSError):
         return None
 
 
 def age_of(started: str) -> float | None:
-    """Return how many seconds ago the process began for which `start_of` returned `started`; it may be gone.
+    """Return the age in seconds of the process whose `start_of` is `started`; it may be gone.
 
-    Return None for one of another boot, or where `started` is "".
+    Return None if it is of another boot, or `started` is "".
     """
     boot, _, moment = started.rpartition(":")
     try:
         if sys.platform == "linux":
-            # The tick in which it has begun counts from its end.
+            # The tick of its start counts from its end.
             ticks = (int(moment) + 1) / os.sysconf("SC_CLK_TCK")
             return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks if boot == _boot() else None
         return time.time() - float(moment)
@@ -59,16 +58,16 @@ def age_of(started: str) -> float | None:
 
 
 def started_before(started: str, other: str) -> bool:
-    """Return whether the process for which `start_of` returned `started` has begun before that of `other`.
+    """Return whether the process whose `start_of` is `started` began before that of `other`.
 
-    False where either is "", or of another boot.
+    False if either is "", or of another boot.
     """
     (boot, _, time), (other_boot, _, other_time) = started.rpartition(":"), other.rpartition(":")
     return bool(time and other_time) and boot == other_boot and float(time) < float(other_time)
 
 
 def has_ended(pid: int, started: str) -> bool:
-    """Return whether the process `pid`, for which `start_of` has returned `started`, is surely gone.  A zombie is.
+    """Return whether the process `pid`, whose `start_of` is `started`, has certainly ended.  A zombie has.
 
     With `started` "", any process of that number counts.
     """
@@ -79,22 +78,22 @@ def has_ended(pid: int, started: str) -> bool:
             fields = _fields(pid)
             if started and f"{_boot()}:{fields[_START]}" != started:
                 return True
-            # Where others of its threads live on, the first one is shown as a zombie too.
+            # A process whose first thread has ended is also shown as a zombie.
             return fields[_STATE] in _DEAD_STATES and int(fields[_THREADS]) <= 1
         if started and start_of(pid) not in (started, None):
             return True
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except (psutil.Error, ValueError, OSError):
-        # It has gone this very moment, or it cannot be looked at.
+        # It ended just now, or cannot be inspected.
         return not _exists(pid)
 
 
 async def ended(pid: int, started: str, poll: float | Callable[[], float]) -> None:
-    """Wait until `has_ended` is true; look every `poll` seconds where the system does not tell by itself."""
+    """Wait until `has_ended` is true; poll every `poll` seconds if the system sends no event."""
     descriptor = _open_process(pid)
     if descriptor is not None:
         try:
-            # Asked now, when the descriptor is known to stand for the same process.
+            # Checked now that the descriptor is known to be the same process's.
             if not has_ended(pid, started):
                 await anyio.wait_readable(descriptor)
         finally:
@@ -104,7 +103,7 @@ async def ended(pid: int, started: str, poll: float | Callable[[], float]) -> No
 
 
 async def end(pid: int, started: str, limit_s: float) -> bool:
-    """Let a process end as its terminal would; return whether it has ended within `limit_s` seconds."""
+    """End a process as its terminal would; return whether it has ended within `limit_s` seconds."""
     if not has_ended(pid, started):
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)
@@ -114,7 +113,7 @@ async def end(pid: int, started: str, limit_s: float) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of the process `pid`; 0 when it has none or cannot be looked at."""
+    """Return the parent of the process `pid`; 0 when it has none or cannot be inspected."""
     try:
         if sys.platform == "linux":
             return int(_fields(pid)[_PARENT])
@@ -134,7 +133,7 @@ def process_space() -> str:
             parts.append(os.readlink(f"/proc/self/ns/{namespace}"))
         except OSError:
             parts.append("")
-    # Not as it is: the number of the machine is not for others to read.
+    # Hashed, as the machine's id is not for others to read.
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyio.abc import Process
 
 DIRECTORY = "/"
-"""Where programs run that have no directory of their own.  Nobody but root can put files there."""
+"""The directory of programs that need none of their own.  Only root can put files there."""
 
 
 def _search_path(environ: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from qwen_companion.processes import ended, start_of
 from qwen_companion.threads import in_thread
 
 RENEW_S = 300.0
-"""How often the discovery files and the settings layer are checked, in seconds."""
+"""Seconds between checks of the discovery files and the settings layer."""
 
 ANCESTORS_S = 5.0
 """Shortest time between two checks of the processes above Emacs, in seconds."""
@@ -27,7 +27,7 @@ WATCHED_ANCESTORS_S = 60.0
 
 
 class Publisher:
-    """Writes the files by which CLIs find this backend, and tells Emacs which there are."""
+    """Writes the files by which CLIs find this backend, and sends Emacs their list."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Publisher:
         self._changed = anyio.Event()
         self._files: tuple[str, ...] = ()
         self._files_lock = anyio.Lock()
-        """Held from a change of the discovery files until Emacs is told, so that the newest are told last."""
-        # The first look always follows: one may have ended since the files were written.
+        """Held from a change of the discovery files until it is sent to Emacs, to keep the order."""
+        # The first check always follows: a process may have ended since the files were written.
         self._ancestors: tuple[int, ...] | None = None
 
     def set_roots(self, roots: Roots) -> None:
@@ -119,12 +119,12 @@ class Publisher:
                 self._tell(Notice(warning))
 
     async def _wait_for_ancestors(self) -> None:
-        """Return when a process above Emacs has ended, or when it is time to look."""
-        # One may count as ended that is still above it.
+        """Return when a process above Emacs has ended, or when a check is due."""
+        # A process that still lives may count as ended.
         await anyio.sleep(ANCESTORS_S)
         above = await in_thread(ancestors, self._emacs_pid)
         if above != self._ancestors:
-            # One has ended that was not waited for yet.
+            # A process has ended that was not awaited yet.
             self._ancestors = above
             return
         with anyio.move_on_after(WATCHED_ANCESTORS_S):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rewinds conversations of CLIs in terminals: each by a daemon of its own, once the CLI has ended."""
+"""Rewind conversations of CLIs in terminals: each with a daemon of its own, once the CLI has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import move_recording
 
 END_S = 15.0
-"""How long a CLI may take to end, in seconds."""
+"""Seconds a CLI may take to end."""
 
 
 class CliLivesError(CompanionError):
@@ -41,7 +41,7 @@ class Rewinds:
         self._peer_of = peer_of
 
     def handle(self, call: messages.RewindRecorded) -> None:
-        """Carry `call` out, and answer it once."""
+        """Schedule `call`, which gets one answer."""
         self._tasks.start_soon(self._answer, call)
 
     async def _answer(self, call: messages.RewindRecorded) -> None:
@@ -59,14 +59,14 @@ class Rewinds:
             self._tell(messages.RecordedRewound(call.id, error="it failed; see the buffer *qwen-companion log*"))
 
     async def _rewind(self, call: messages.RewindRecorded) -> None:
-        # Most users never need what these import.
+        # Most users never need these modules.
         from qwen_companion.daemon.local_daemon import start_local
         from qwen_companion.daemon.rewinding import fork_recorded, prompt_of_turn, rewind_recorded
 
         peer = None if call.session is None else self._peer_of(call.session)
         if peer is None and call.session is not None:
             raise CliLivesError("the CLI is not connected any more")
-        # Without our settings: nothing that its agent does is to be recorded as that of a CLI.
+        # Without our settings: its agent's work must not be recorded as a CLI's.
         daemon = await start_local(call.program, call.directory, {})
         try:
             find = partial(prompt_of_turn, start=call.start, words=call.prompt)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The other end of a TCP connection on this machine, as the kernel tells it: its user and its socket.
+"""The other end of a local TCP connection, from the kernel: its user and its socket.
 
-Linux tells both, about one connection by netlink (`sock_diag`) and about all in /proc/net.  Netlink takes the same
-20 microseconds however many connections there are, but a system may lack it.  macOS tells neither without being root.
+Linux reports both, for one connection by netlink (`sock_diag`) and for all in /proc/net.  Netlink takes the same 20
+microseconds for any number of connections, but a system may lack it.  macOS reports neither except to root.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ClientSocket:
 
 
 def client_socket(connection: Connection) -> ClientSocket | None:
-    """Return the socket at the client's end of `connection`; None when there is none or the system does not tell."""
+    """Return the socket at the client's end of `connection`; None without one or a report by the system."""
     if not KERNEL_TELLS:
         return None
     try:
@@ -62,8 +62,8 @@ def client_socket(connection: Connection) -> ClientSocket | None:
 def is_of_another_user(connection: Connection) -> bool:
     """Return whether the client's end of `connection` belongs to another user, and not to root.
 
-    Refusing root, who can read the memory of this process, would keep nobody out.  A connection that its client has
-    closed already counts as another user's: the system no longer knows better, and nobody is there to be answered.
+    Refusing root, who can read the memory of this process, would protect nothing.  A connection already closed by its
+    client counts as another user's: the system has no better data, and nobody waits for an answer.
     """
     found = client_socket(connection)
     return found is not None and (found.inode == 0 or found.uid not in (0, os.geteuid()))
@@ -79,7 +79,7 @@ def connection_of(accepted: socket.socket) -> Connection:
 
 def _ask_netlink(connection: Connection) -> ClientSocket | None:
     (client, client_port), (server, server_port) = connection.client, connection.server
-    # The ports and addresses of the end that is asked about come first; an address has room for IPv6.
+    # The ports and addresses of the queried end come first; an address has room for IPv6.
     ends = struct.pack("!HH16s16s", client_port, server_port, _packed(client), _packed(server))
     query = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, _ANY_STATE) + ends
     query += struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
@@ -93,7 +93,7 @@ def _ask_netlink(connection: Connection) -> ClientSocket | None:
 
 @functools.cache
 def _netlink_answers() -> bool:
-    """Return whether netlink can be asked, found out with a connection of our own."""
+    """Return whether netlink answers, tested on a connection of our own."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as listener,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where things are kept that outlive an Emacs."""
+"""The directory of data that outlives an Emacs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 
 def state_home(environ: Mapping[str, str]) -> str:
-    """Return the directory below which everything is kept."""
+    """Return the directory of all stored data."""
     home = environ.get("HOME") or os.path.expanduser("~")
     state = environ.get("XDG_STATE_HOME", "")
     return os.path.join(state if os.path.isabs(state) else os.path.join(home, ".local/state"), "qwen-companion")
 
 
 def key_of(root: str) -> str:
-    """Return the name under which things of the directory `root` are kept.  Waits for the disk."""
+    """Return the key under which data of the directory `root` is stored.  Blocks on disk I/O."""
     return hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
 
 
@@ -31,7 +31,7 @@ def write_private(path: str, data: bytes) -> None:
 def read_own(path: str, most: int, hidden: int = 0) -> bytes:
     """Return the first `most` bytes of the user's file `path`, whose mode has none of the bits `hidden`.
 
-    No link is followed, and no pipe waited for.
+    Follows no link, and waits for no pipe.
 
     :raises OSError: when it cannot be read, or is another kind of file
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Background tasks that outlive the call which starts them, and have an owner all the same."""
+"""Background tasks that outlive the call that starts them, but have an owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _logged: set[tuple[str, str, str]] = set()
-"""The failures logged so far: a model may cause the same failure again and again."""
+"""The failures logged so far: a model may cause the same one repeatedly."""
 
 
 async def contained(work: Callable[..., Awaitable[T]], *arguments: object) -> T | None:
@@ -83,7 +83,7 @@ class Tasks:
         self._early: list[Callable[[TaskGroup], None]] = []
 
     async def __aenter__(self) -> Tasks:
-        """Start the tasks that were asked for before."""
+        """Start the tasks requested so far."""
         self._group = await anyio.create_task_group().__aenter__()
         while self._early:
             self._early.pop(0)(self._group)
@@ -95,7 +95,7 @@ class Tasks:
         if group is not None:
             group.cancel_scope.cancel()
             try:
-                # Given an error of the body, the group would raise it as one of several.
+                # Raised through the group, an error of the body would become one of several.
                 await group.__aexit__(None, None, None)
             finally:
                 self._group = None

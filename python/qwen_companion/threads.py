@@ -14,14 +14,14 @@ from anyio import CancelScope, from_thread, to_thread
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# By default, forty looks at a dead network disk would be the last ones.
+# The default limit is forty: that many threads blocked on a dead network disk would stop all others.
 _UNLIMITED = anyio.CapacityLimiter(math.inf)
 
 
 async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Return `function(*arguments, **named)`, called in a thread.
 
-    Cancelling this does not wait for the thread, whose result is dropped then.
+    Cancelling this does not wait for the thread, whose result is then dropped.
     """
     return await to_thread.run_sync(partial(function, *arguments, **named), abandon_on_cancel=True, limiter=_UNLIMITED)
 
@@ -29,11 +29,11 @@ async def in_thread(function: Callable[P, T], *arguments: P.args, **named: P.kwa
 def on_event_loop(function: Callable[P, Coroutine[Any, Any, T]], *arguments: P.args, **named: P.kwargs) -> T:
     """Return `await function(*arguments, **named)`, called from a thread, on its event loop.
 
-    That is done also for a thread whose result is dropped: the cancellation is not passed on.
+    It completes even for a thread whose result is dropped: cancellation is not passed on.
     """
 
     async def shielded() -> T:
-        # Where nobody waits for the thread, anyio would wait for a cancellation that never comes.
+        # When nobody waits for the thread, anyio would wait for a cancellation that never comes.
         with CancelScope(shield=True):
             return await function(*arguments, **named)
         raise AssertionError("nothing cancels the scope")

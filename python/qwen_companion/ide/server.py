@@ -57,10 +57,10 @@ A CLI connects and then draws the proposal before it sends anything: 1,200 lines
 """
 
 MAX_HEAD_BYTES = 64 * 1024
-"""When a head or a trailer that has not ended is longer than this, it is refused."""
+"""Longest unfinished head or trailer that is accepted, in bytes."""
 
 IDLE_CONNECTION_S = 65
-"""How long an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
+"""Seconds an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
 
 LIBRARY_AFTER_S = 1.0
 """How long after the start the import of the MCP library begins if no CLI comes before, in seconds.
@@ -70,7 +70,7 @@ this process waits for some milliseconds each time, 100 at most.
 """
 
 MAX_NOTIFICATION_BYTES = 4096
-"""Largest body that is looked at for a notification; a larger one is the library's in any case."""
+"""Largest body that may be a notification; a larger one always goes to the library."""
 
 STREAMS_END_S = 0.3
 SERVER_END_S = 0.5
@@ -121,7 +121,7 @@ class McpServer:
                 proxy_headers=False,
                 http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
                 backlog=BACKLOG,
-                # A line for each request that is no HTTP would let strangers fill the log.
+                # A line for each malformed request would let strangers fill the log.
                 log_level="error",
                 ws="none",
                 lifespan="off",
@@ -157,7 +157,7 @@ class McpServer:
 
     async def _run_rpc(self) -> None:
         await self._ready.wait()
-        # CLIs that an earlier process had come back soon.
+        # The CLIs of an earlier process come back soon.
         with anyio.move_on_after(0.0 if self._sessions.states() else LIBRARY_AFTER_S):
             await self._library_wanted.wait()
         rpc_type = await in_thread(import_rpc)
@@ -168,7 +168,7 @@ class McpServer:
             await anyio.sleep_forever()
 
     async def _library(self) -> RpcHandler:
-        """Return the handler of requests, once the MCP library has been imported."""
+        """Return the handler of requests once the MCP library is imported."""
         while self._rpc is None:
             await self._library_there.wait()
         return self._rpc
@@ -216,7 +216,7 @@ class McpServer:
             await self._get(session, headers, scope, send)
 
     async def _is_spoken(self, version: str, session: KnownSession | None, send: Send) -> bool:
-        """Return whether this server knows the protocol `version`; if not, refuse the request."""
+        """Return whether this server supports the protocol `version`; if not, refuse the request."""
         if session is not None and version == session.protocol:
             return True
         await self._library()
@@ -224,7 +224,7 @@ class McpServer:
 
         if version in HANDSHAKE_PROTOCOL_VERSIONS:
             return True
-        # Later revisions have neither sessions nor this stream; told so, a client falls back to `initialize`.
+        # Later revisions lack sessions and this stream; told so, a client falls back to `initialize`.
         await refuse(
             send,
             400,
@@ -244,9 +244,9 @@ class McpServer:
         last = headers.get(b"last-event-id")
         last_received = None if last is None else last.decode("latin-1")
         if not await self._sessions.serve_stream(session.id, connection.when_lost, send, last_received):
-            # Closing would wait for the client that takes nothing.
+            # Closing would wait for a client that reads nothing.
             connection.transport.abort()
-            # uvicorn is to see the end of the connection before it sees an answer that was not completed.
+            # uvicorn must see the end of the connection before an incomplete answer.
             await anyio.sleep(0)
 
     def _identify(self, session: KnownSession, scope: Scope) -> None:
@@ -261,12 +261,12 @@ class McpServer:
             await refuse(send, 413, str(error))
             return
         if session is not None and _is_notification(body):
-            # None means anything to this server, and the library takes as long for it as for a request.
+            # This server ignores notifications, and the library takes as long for one as for a request.
             await reply(send, 202)
             return
         rpc = await self._library()
         answering = rpc.post(session, body, limit, scope, receive, send)
-        # It may be large, and a call may take long.
+        # The body may be large, and a call may take long.
         del body
         await answering
 
@@ -290,7 +290,7 @@ def import_rpc() -> type[RpcHandler]:
 
 
 class _Strangers:
-    """Connections that have not shown the token yet.  They get a limited time, and are limited in number."""
+    """Connections that have not shown the token yet, limited in time and number."""
 
     def __init__(self) -> None:
         self._deadlines: dict[_Protocol, asyncio.TimerHandle] = {}
@@ -304,14 +304,14 @@ class _Strangers:
         self._deadlines[stranger] = stranger.loop.call_later(STRANGER_S, stranger.transport.abort)
 
     def discard(self, protocol: _Protocol) -> None:
-        """Forget `protocol` if it is here: it has shown the token, or it has ended."""
+        """Remove `protocol` if it is here: it has shown the token, or has ended."""
         deadline = self._deadlines.pop(protocol, None)
         if deadline is not None:
             deadline.cancel()
 
 
 class _PipeliningError(CompanionError):
-    """A client has sent a request before its last one was answered, which no CLI does."""
+    """A client has sent a request before the last one was answered; no CLI does."""
 
 
 class _Protocol(HttpToolsProtocol):
@@ -333,7 +333,7 @@ class _Protocol(HttpToolsProtocol):
         super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
         self._strangers = strangers
         self._unparsed = 0
-        """Bytes received since the end of the last head or the last piece of a body: the parser keeps no more."""
+        """Bytes received since the last head or piece of a body, the most that the parser stores."""
         self._deaf = False
         """Whether a request came before the last one was answered: nothing more is read."""
         self._loss_listener: Callable[[], None] | None = None
@@ -413,7 +413,7 @@ class _Protocol(HttpToolsProtocol):
         self._report_loss()
 
     def admit(self) -> None:
-        """Note that this connection has shown the token."""
+        """Record that this connection has shown the token."""
         self._strangers.discard(self)
 
 
@@ -458,7 +458,7 @@ class _GetAnswer:
 
 
 def _delimit_by_end(app: ASGIApp) -> ASGIApp:
-    """Return `app` with answers to GET that need no length."""
+    """Return `app` with answers to GET that have no length."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "GET":
@@ -495,7 +495,7 @@ class _Uvicorn(uvicorn.Server):
         self.on_ready()
 
     async def main_loop(self) -> None:
-        """Return when told to stop.  uvicorn's own looks ten times a second, and renews a header that is not sent."""
+        """Return when told to stop.  uvicorn's own loop polls ten times a second, and renews an unsent header."""
         await self.told_to_stop.wait()
 
     async def end_in_time(self) -> None:

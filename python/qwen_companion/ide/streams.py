@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The event streams of sessions: sending on one, and looking after those that are open."""
+"""The event streams of sessions: send on one, and watch the open ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
 PIECE_BYTES = 256 * 1024
-"""A CLI that takes less than this within the time limit for a stalled stream is not reading."""
+"""A CLI that accepts less than this within the time limit for a stalled stream is not reading."""
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class Stream:
     lost: bool = False
 
     def lose(self) -> None:
-        """Note that the connection is lost."""
+        """Record that the connection is lost."""
         self.lost = True
         self.wake.set()
 
@@ -45,7 +45,7 @@ class Stream:
         self.wake.set()
 
     async def send(self, send: Send, pieces: Iterable[bytes], more: bool = True) -> None:
-        """Send `pieces`, the last ones of the answer without `more`, and wait until all have been taken."""
+        """Send `pieces`, the last ones of the answer without `more`, and wait until all are accepted."""
         for piece in pieces:
             self.sending_since = anyio.current_time()
             await send({"type": "http.response.body", "body": piece, "more_body": more})
@@ -57,7 +57,7 @@ class OpenStreams:
     """The streams that are open."""
 
     def __init__(self, keep_alive_s: float, stall_s: float) -> None:
-        """For the times see `sessions.Timing`."""
+        """For the limits see `sessions.Timing`."""
         self._keep_alive_s = keep_alive_s
         self._stall_s = stall_s
         self._open: set[Stream] = set()
@@ -66,14 +66,14 @@ class OpenStreams:
         self._some = anyio.Event()
 
     def add(self, stream: Stream) -> None:
-        """Look after `stream` from now on."""
+        """Watch `stream` from now on."""
         if not self._open:
             self._none = anyio.Event()
             self._some.set()
         self._open.add(stream)
 
     def discard(self, stream: Stream) -> None:
-        """Note that `stream` has ended."""
+        """Record that `stream` has ended."""
         self._open.discard(stream)
         if not self._open:
             self._none.set()
@@ -85,10 +85,10 @@ class OpenStreams:
         await self._none.wait()
 
     async def watch(self) -> None:
-        """Have streams show now and then that they are alive, and cut those that take nothing.
+        """Send signs of life on silent streams, and cut those whose client reads nothing.
 
-        All at the same moments, without a timer of its own for each.  A stream is cut when one piece takes too long,
-        however long the whole is.
+        All at the same moments, without a timer for each.  A stream is cut when one piece takes too long, however long
+        the whole is.
         """
         period = min(self._keep_alive_s, self._stall_s)
         while True:
@@ -105,9 +105,9 @@ class OpenStreams:
 
 
 def event(notification: Iterable[bytes], key: str | None = None) -> Iterator[bytes]:
-    """Yield the event that tells `notification`, in pieces of `PIECE_BYTES` at most if those of `notification` are.
+    """Yield the event of `notification`, in pieces of at most `PIECE_BYTES` if its own are.
 
-    `key` is its id: a client that comes back names the last id that it has received.
+    `key` is its id: a returning client names the last id that it has received.
     """
     # JSON escapes line ends inside strings, so the data is one line.
     piece = b"event: message\n" + (b"" if key is None else f"id: {key}\n".encode("ascii")) + b"data: "
