@@ -233,6 +233,8 @@ _NOT_SHOWN = frozenset(
 )
 """Events that a chat should show but cannot: it shows their names."""
 
+# The private methods are the table's alone.
+# pyright: reportPrivateUsage=false
 HANDLERS: Mapping[str, Callable[[SessionEvents, models.Envelope, Any], Iterator[Output]]] = {
     "user_message_chunk": SessionEvents._transcribe,
     "agent_message_chunk": SessionEvents._transcribe,
