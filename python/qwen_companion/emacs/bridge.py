@@ -45,7 +45,7 @@ MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""
 
 CALL_TIMEOUT_S = 10.0
-"""How long a call waits for its answer unless it says otherwise."""
+"""Seconds a call waits for its answer by default."""
 
 _GREETING_LIMIT_BYTES = 256 * 1024
 _GREETING_TIMEOUT_S = 5.0
@@ -64,7 +64,7 @@ class _Call(Generic[ReplyT]):
 
     message: Outgoing[ReplyT]
     told: bool
-    """Whether nobody waits for its end."""
+    """Whether no task waits for its end."""
 
     ended: anyio.Event = field(default_factory=anyio.Event)
     reply: ReplyT | None = None
@@ -129,7 +129,7 @@ class Bridge:
         return cast("ReplyT", call.reply)
 
     def notify(self, message: Outgoing[Any]) -> None:
-        """Call Emacs without waiting; a failure is logged.  Keeps its place among the other calls."""
+        """Call Emacs without waiting, in order with other calls; a failure is logged."""
         self._enqueue(message, told=True)
 
     def close(self) -> None:
@@ -287,10 +287,10 @@ class _Handler(EPCHandler):
         self.server.bridge.disconnected(self)
 
     def hang_up(self) -> None:
-        """Say no more; fails a write that waits for a slow Emacs.
+        """Stop sending; this fails a write that waits for a slow Emacs.
 
-        The reader goes on until Emacs ends the connection too: what Emacs still sends into a closed one would cost it
-        what it has not read yet.
+        The reader continues until Emacs closes the connection too: closing it earlier would lose data that Emacs has
+        not read.
         """
         with suppress(OSError):
             self.request.shutdown(socket.SHUT_WR)
@@ -326,7 +326,7 @@ class _Handler(EPCHandler):
         return body
 
     def _handle_frame(self, bridge: Bridge, frame: bytes) -> bool:
-        """Deal with one frame; False ends the connection."""
+        """Handle one frame; return False to end the connection."""
         message = read_sexp(frame)
         if not isinstance(message, list) or not message or not isinstance(message[0], Symbol):
             raise MessageError("not an EPC message")
@@ -353,7 +353,7 @@ class _Handler(EPCHandler):
         arguments = cast("list[Sexp]", arguments) if isinstance(arguments, list) else []
         secret = arguments[0] if arguments else None
         if not bridge.knows(secret) or not bridge.adopt(self):
-            # No writer owns a stranger's connection, so this thread may write to it.
+            # A stranger's connection has no writer thread, so this thread may write to it.
             if not bridge.adopted(self):
                 self.send_message("epc-error", uid, "refused")
             return False
@@ -391,7 +391,7 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
         self.server_close()
 
     def stop(self, adopted: socket.socket | None = None) -> None:
-        """Accept nobody any more, and close all connections but `adopted`.  Does not wait."""
+        """Stop accepting, and close all connections but `adopted`.  Does not wait."""
         with self._lock:
             if self._stopped:
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The answer to each request of Emacs about the journal."""
+"""Answer Emacs's requests about the journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qwen_companion.tasks import log_failure
 from qwen_companion.threads import in_thread
 
 _BYTES = 8 * 1024 * 1024
-"""How much of texts goes in one answer, or one file: Emacs asks for more while it works on these."""
+"""Bytes of texts in one answer or file: Emacs requests more while it works on these."""
 
 
 async def answer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Noticing that Emacs is gone: standard input ends at once, and in case somebody else holds it open, its process."""
+"""Notice the end of Emacs: standard input ends at once; if another process holds it open, watch Emacs's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_S = 2.0
 
 
 def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
-    """Call `on_end` on the running event loop when `descriptor` ends; what can be read from it is thrown away."""
+    """Call `on_end` on the running event loop when `descriptor` ends; discard its data."""
     loop = asyncio.get_running_loop()
 
     def read() -> None:
@@ -30,5 +30,5 @@ def watch_input(descriptor: int, on_end: Callable[[], None]) -> None:
 
 
 async def process_end(pid: int, poll: float = POLL_S) -> None:
-    """Wait until the process `pid` has ended; look every `poll` seconds where the system does not tell by itself."""
+    """Wait until the process `pid` has ended; poll every `poll` seconds if the system sends no event."""
     await ended(pid, start_of(pid) or "", poll)

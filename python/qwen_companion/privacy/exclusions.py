@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that a CLI may be told of: all rules together, remembered until one of them changes.
+"""Decide which files a CLI may be sent: all rules together, with verdicts cached until a rule changes.
 
-Rules are applied in this order, and the first that excludes a file is the one that is told: what is no file here, what
-is a secret by its name, the user's options, the ignore files of the CLI, git.  Every name a file was reached by counts.
+The first rule that excludes a file is reported, in this order: no file here, secret by name, the user's options, the
+ignore files of the CLI, git.  Every name that leads to the file counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Basis:
 
 @dataclass
 class _Record:
-    """Verdicts on one file by family, and their basis; `retry_at` is a time of the clock."""
+    """Verdicts on one file by family, and their basis; `retry_at` is in seconds of the clock."""
 
     roots: tuple[str, ...]
     basis: _Basis
@@ -89,7 +89,7 @@ class Exclusions:
         git_timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`environ` says where the home directory and git are.  `clock` gives seconds."""
+        """`environ` locates the home directory and git.  `clock` returns seconds."""
         self._git = IgnoreRules(environ, git_timeout_s, clock)
         self._user = UserRules(options, environ)
         self._clock = clock
@@ -183,7 +183,7 @@ class Exclusions:
         for name, top in repositories.items():
             if top is not None:
                 groups[top].append(name)
-        # The signatures come first: a file that changes meanwhile is then seen as changed.
+        # Signatures first: a file that changes meanwhile then counts as changed.
         outside = {top: {file: look.signature(file) for file in self._git.rule_files(top)} for top in groups}
         answers = {name: answer for top, group in groups.items() for name, answer in self._git.ask(top, group).items()}
         for path, its in on_disk.items():

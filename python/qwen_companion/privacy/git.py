@@ -16,11 +16,11 @@ from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded, printabl
 TIMEOUT_S = 5.0
 
 RETRY_S = 10.0
-"""How long git is left alone after it gave no answer."""
+"""Seconds without requests to git after it gave no answer."""
 
 
 class IgnoreRules:
-    """The rules of git for files that it ignores.  The methods wait for the disk and for git."""
+    """Git's rules for ignored files.  The methods block on the disk and on git."""
 
     def __init__(
         self,
@@ -28,14 +28,14 @@ class IgnoreRules:
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`timeout_s` is how long one process may take.  `clock` gives seconds."""
+        """`timeout_s` limits one process.  `clock` returns seconds."""
         self._home = environ.get("HOME") or os.path.expanduser("~")
         self._configuration = environ.get("XDG_CONFIG_HOME") or os.path.join(self._home, ".config")
         self._git = Git(environ, limit_s=timeout_s, retry_s=RETRY_S, clock=clock)
         self._timeout_s = timeout_s
 
     def program(self) -> str | None:
-        """Return the git that would be asked."""
+        """Return the program that runs as git."""
         return self._git.program()
 
     def ask(self, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
@@ -53,7 +53,7 @@ class IgnoreRules:
             return dict.fromkeys(paths, note)
         if len(paths) == 1 or message == self._too_slow():
             return dict.fromkeys(paths, excluded(f"git could not be asked: {message}", lasting=False))
-        # One name that git does not want keeps it from answering about the others.
+        # One name that git rejects keeps it from answering about the others.
         return {path: verdict for single in paths for path, verdict in self.ask(top, [single]).items()}
 
     def rule_files(self, top: str) -> list[str]:
@@ -76,7 +76,7 @@ class IgnoreRules:
         command = ("check-ignore", "-z", "--stdin", "--verbose", "--non-matching")
         output, message = self._run(top, command, data, (0, 1))
         for line in message.splitlines():
-            # Git goes on without a file of rules it cannot read.  One that is a link it never reads.
+            # Git ignores an unreadable file of rules, and never reads one that is a link.
             if "unable to access" in line and os.strerror(errno.ELOOP) not in line:
                 raise GitError(plain(line))
         fields = [os.fsdecode(field) for field in output.split(b"\0")]
@@ -161,7 +161,7 @@ def _around(path: str) -> Iterator[str]:
 
 
 def git_directory(top: str) -> str:
-    """Return where the repository of the work tree `top` is: a worktree or submodule has a file that says it."""
+    """Return the repository directory of the work tree `top`: in a worktree or submodule a file names it."""
     mark = os.path.join(top, ".git")
     named = _line(mark).removeprefix("gitdir:").strip()
     return os.path.join(top, named) if named else mark

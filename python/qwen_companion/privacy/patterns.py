@@ -21,7 +21,7 @@ _MAX_BYTES = 64 * 1024
 _MAX_LINE = 1000
 
 _MAX_DIRECTORIES = 5000
-"""Directories whose answer is remembered: some 1 MB."""
+"""Most directories whose answers are cached: some 1 MB."""
 
 # In how many places one line may leave open what its asterisks stand for: with each, a match takes the length of the
 # name longer, and Python holds its lock meanwhile.
@@ -54,10 +54,10 @@ class _Compiled:
 
 
 class Patterns:
-    """Lines of a gitignore file.  The last one that means a name decides about it."""
+    """Lines of a gitignore file.  The last line that matches a name decides."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
-        """Lines that git would never apply are left out."""
+        """Compile `lines` without those that git would never apply."""
         self._compiled: list[_Compiled] = []
         for line in lines:
             try:
@@ -73,9 +73,9 @@ class Patterns:
         return self._match_directory(name[: name.rfind("/") + 1]) or self._match_level(name)
 
     def _match_directory(self, name: str) -> Line | None:
-        """Return the line that excludes the directory `name`, "" or with a slash at its end, or one that it is in.
+        """Return the line that excludes the directory `name`, "" or with a slash at its end, or a parent of it.
 
-        Of thousands of files in a directory, each asks for the same.
+        Cached, as thousands of files in a directory ask for the same.
         """
         if len(self._directories) > _MAX_DIRECTORIES:
             # Another thread may be using the old one.
@@ -145,7 +145,7 @@ def _compile(line: Line) -> _Compiled:
 
     :raises PatternError: for a comment, an empty line, and one that matches nothing for git
     """
-    # It takes some time, and most projects have no such file.
+    # Imported late: it takes time, and most projects have no such file.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     text = _trim(line.text)

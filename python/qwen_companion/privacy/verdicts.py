@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A decision about a file, in words for a person."""
+"""A decision about a file, in words for the user."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from qwen_companion.frozen import frozen
 
 @frozen
 class Verdict:
-    """Whether a CLI must not hear of a file, and the `rule` that says so.
+    """Whether a file is hidden from a CLI, and the `rule` that says so.
 
     The `rule` of a file that is not `excluded` is empty, or says why a rule that could have excluded it was not
-    applied.  A verdict that is not `lasting` may become another one without any change on the disk.
+    applied.  A verdict that is not `lasting` may change without any change on the disk.
     """
 
     excluded: bool

@@ -16,9 +16,9 @@ from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify, InotifyWatch
 
 PAUSE_S = 1.0
-"""How long no further changes are read after some.
+"""Seconds without reading after some changes.
 
-A directory may have thousands of files made in it in a second, and some of git change with each of its commands.
+A directory may get thousands of files in a second, and some of git's change with each command.
 """
 
 _SELF = system.ATTRIB | system.DELETE_SELF | system.MOVE_SELF
@@ -44,16 +44,16 @@ class DiskWatch(InotifyWatch):
     """Watches one set of `Dependencies` at a time."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """Must be made on the event loop, on which `changed` is called soon after each change of a watched file."""
+        """Must be made on the event loop, which calls `changed` soon after each change of a watched file."""
         super().__init__()
         self._changed = changed
         # For each watched directory the entries that matter, and None for a file.
         self._watched: dict[int, set[str] | None] = {}
 
     def cover(self, dependencies: Dependencies) -> bool:
-        """Watch `dependencies` and nothing else; return whether each change will be told.
+        """Watch `dependencies` and nothing else; return whether every change will be reported.
 
-        When it is false some may be told.  Changes made before this returns may not be.  Waits for the disk.
+        If False, some may be.  Changes made before this returns may not be.  Blocks on disk I/O.
         """
         with self._in_use():
             if self._inotify is None and not self._closed:
@@ -74,7 +74,7 @@ class DiskWatch(InotifyWatch):
         for directory, entries in directories.items():
             number = inotify.add(directory, _DIRECTORY_MASK)
             if number is None:
-                # One that is not there is an entry of the one above.
+                # A missing directory is an entry of the one above.
                 complete = complete and ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR)
                 continue
             complete = complete and system.is_local(directory)
@@ -84,7 +84,7 @@ class DiskWatch(InotifyWatch):
                 if stat.S_ISREG(os.stat(file).st_mode):
                     number = inotify.add(file, _FILE_MASK)
                     if number is None:
-                        # Who may not read it is not told of its changes.
+                        # Changes of unreadable files are not reported.
                         complete = complete and ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR)
                     else:
                         watched[number] = None

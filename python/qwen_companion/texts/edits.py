@@ -43,7 +43,7 @@ def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
 
 
 def joined(edits: Sequence[Edit], limit: int) -> list[Edit]:
-    """Return `edits`, joined into at most `limit` larger ones with the same result."""
+    """Return `edits` joined into at most `limit` larger ones with the same result."""
     size = -(-len(edits) // limit)
     if size < 2:
         return list(edits)
@@ -89,7 +89,7 @@ def _refine_blanks(old: str, new: str) -> list[Edit]:
 
 
 def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
-    """Return the edits in a block of lines that have nothing whole in common: as many lines on both sides are pairs."""
+    """Return the edits in a block without equal lines: with as many lines on both sides, these are paired."""
     if len(old) != len(new):
         return _refine_words("".join(old), "".join(new), budget)
     edits: list[Edit] = []
@@ -101,7 +101,7 @@ def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list
 
 
 def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
-    """Return the edits between two stretches of text: by words, if they have enough of them in common."""
+    """Return the edits between two pieces of text: by words, if enough of them are equal."""
     whole = _trimmed(old, new)
     if not whole or _is_simple(old, new, whole[0]) or not budget.spend(len(old) + len(new)):
         return whole
@@ -133,7 +133,7 @@ def _is_simple(old: str, new: str, edit: Edit) -> bool:
 
 
 def _is_filler(text: str) -> bool:
-    """Return whether `text`, equal between two edits, is no reason to keep them apart."""
+    """Return whether `text`, equal between two edits, should not separate them."""
     return text.isspace() and "\n" not in text
 
 
@@ -150,7 +150,7 @@ def _trimmed(old: str, new: str) -> list[Edit]:
 
 
 def _common_prefix(a: str, b: str) -> int:
-    """Return how many characters `a` and `b` have in common at the start."""
+    """Return the length of the common prefix of `a` and `b`."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -162,5 +162,5 @@ def _common_prefix(a: str, b: str) -> int:
 
 
 def _common_suffix(a: str, b: str) -> int:
-    """Return how many characters `a` and `b` have in common at the end."""
+    """Return the length of the common suffix of `a` and `b`."""
     return _common_prefix(a[::-1], b[::-1])

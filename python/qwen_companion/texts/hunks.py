@@ -14,7 +14,7 @@ _PAIRS = 20_000
 """Pairs of equal items up to which a block is searched by difflib, whose work grows with them."""
 
 _DEPTH = 10
-"""How often the pieces between leading items are searched for items that lead there."""
+"""Depth to which the pieces between leading items are searched for leading items."""
 
 
 class Budget:
@@ -27,7 +27,7 @@ class Budget:
         self._left = steps
 
     def spend(self, steps: int) -> bool:
-        """Return whether `steps` may be taken; they count as taken then."""
+        """Spend `steps`; return False if the budget lacks them."""
         if steps > self._left:
             return False
         self._left -= steps
@@ -63,7 +63,7 @@ def compare(old: Sequence[Hashable], new: Sequence[Hashable], budget: Budget) ->
     least = min(len(old), len(new))
     head = next((index for index in range(least) if old[index] != new[index]), least)
     tail = next((index for index in range(least - head) if old[-1 - index] != new[-1 - index]), least - head)
-    # Numbers are quicker to compare than what they stand for.
+    # Numbers compare faster than the items.
     numbers: dict[Hashable, int] = {}
     left, right = (
         [numbers.setdefault(item, len(numbers)) for item in items[head : len(items) - tail]] for items in (old, new)
@@ -85,7 +85,7 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
 
 def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, depth: int) -> list[Hunk]:
     """Return `block` without the items common to its two sides, as patience diff finds them."""
-    # The matcher of patiencediff itself panics where this would go deeper than some level.
+    # Avoids patiencediff's own matcher, which panics beyond some depth.
     i, j, k, m = block
     while i < j and k < m and old[i] == new[k]:
         i, k = i + 1, k + 1

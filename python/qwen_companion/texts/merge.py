@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Three-way merge of texts by lines; conflicts are marked as `smerge-mode` and git know them, with the base."""
+"""Three-way merge of texts by lines; conflicts are marked, with the base, as in `smerge-mode` and git."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Labels(NamedTuple):
 
 @frozen
 class MergeResult:
-    """`text` is the result, `edits` make it of "mine", and `conflicts` tells how many are marked in it."""
+    """The result `text`, the `edits` from "mine" to it, and the number of marked `conflicts`."""
 
     text: str
     edits: list[Edit]
@@ -75,7 +75,7 @@ def combine(base: str, mine: str, theirs: str, budget: Budget) -> MergeResult | 
     parts: list[str] = []
     done, inserted = 0, False
     for start, end, new in sorted(changes):
-        # Of two texts that are inserted at one place nobody knows which comes first.
+        # The order of two texts inserted at one position is unknown.
         if start < done or (inserted and start == end == done):
             return None
         parts += [base[done:start], new]
@@ -95,18 +95,18 @@ class _Result:
         self._mine = self._length = 0
 
     def keep(self, text: str) -> None:
-        """Go on with `text`, which comes next in mine."""
+        """Append `text`, the next piece of mine."""
         self._add(text)
         self._mine += len(text)
 
     def replace(self, old: str, new: str) -> None:
-        """Go on with `new` in place of `old`, which comes next in mine."""
+        """Replace `old`, the next piece of mine, by `new`."""
         self.edits += moved(find_edits(old, new, self._budget), self._mine, self._length)
         self._add(new)
         self._mine += len(old)
 
     def insert(self, text: str) -> None:
-        """Go on with `text`, which is not in mine."""
+        """Append `text`, which is not in mine."""
         self.edits.append(Edit(self._mine, self._mine, self._length, self._length + len(text)))
         self._add(text)
 
@@ -116,7 +116,7 @@ class _Result:
 
 
 def _mark(region: _Region, labels: Labels, result: _Result) -> None:
-    """Put the conflict `region` into `result`."""
+    """Append the marked conflict `region` to `result`."""
     mine, theirs = region.mine, region.theirs
     same = _agreement(mine, theirs)
     result.keep("".join(mine[:same]))
@@ -148,7 +148,7 @@ def _line_end(lines: Sequence[str]) -> str:
 
 
 def _agreement(mine: Sequence[str], theirs: Sequence[str]) -> int:
-    """Return how many lines are the same at the start."""
+    """Return the number of equal lines at the start."""
     for index, (left, right) in enumerate(zip(mine, theirs, strict=False)):
         if left != right:
             return index
@@ -156,7 +156,7 @@ def _agreement(mine: Sequence[str], theirs: Sequence[str]) -> int:
 
 
 class _Matcher:
-    """Our comparison in the form that merge3 asks for."""
+    """Our comparison in the form required by merge3."""
 
     def __init__(self, isjunk: object = None, a: Sequence[str] = (), b: Sequence[str] = (), autojunk: bool = False):
         self._blocks = matches(compare(a, b, Budget()), len(a), len(b))

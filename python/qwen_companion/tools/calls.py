@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Calling tools of Emacs: arguments in, text out, within a bound, and nothing about files that are not for the CLI."""
+"""Call Emacs's tools: arguments in, text out, within a limit, and without files hidden from the CLI."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from qwen_companion.tools.arguments import (
 )
 
 ANSWER_S = 5.0
-"""How long Emacs may take for an answer."""
+"""Seconds that Emacs may take for an answer."""
 
 OFFER_S = 3.0
-"""How long a CLI that asks which tools there are waits until Emacs has said so.  It asks once."""
+"""Seconds that a CLI's only request for the tool list waits for Emacs to send it."""
 
 MAX_KEPT = 30
-"""How many calls the user can look at afterwards."""
+"""Number of finished calls that the user can inspect."""
 
 _BUSY = (
     "Emacs is busy and has not answered within {seconds:g} seconds: the user or a language server keeps it. "
@@ -70,7 +70,7 @@ class _Question:
 
 
 class Tools:
-    """The tools of one Emacs, for all CLIs.  All methods are for the event loop."""
+    """The tools of one Emacs, for all CLIs.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Tools:
         report: Callable[[ToolCalled], None],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`call` sends a call to Emacs, whose answer comes to `take`, and raises EmacsUnavailableError.
+        """`call` sends a call to Emacs, whose answer goes to `handle`, and raises EmacsUnavailableError.
 
-        `access`, called in a thread, returns the access rules of a CLI.
-        `report` gets, while the user watches, each call that is over.
+        `access`, called in a thread, returns the access rules of a CLI. `report` gets, while the user watches, each
+        call that is over.
         """
         self.definitions: tuple[ToolDefinition, ...] = ()
         self._offered = anyio.Event()
@@ -101,7 +101,7 @@ class Tools:
         self._offered.set()
 
     async def offered(self) -> tuple[ToolDefinition, ...]:
-        """Return the tools, once Emacs has said which there are: a new process may be asked before."""
+        """Wait for Emacs's tool list, then return it.  A restarted backend may be asked first."""
         with anyio.move_on_after(OFFER_S):
             await self._offered.wait()
         return self.definitions
@@ -184,7 +184,7 @@ class Tools:
         except ToolError:
             return None
         hidden, shown_as = await in_thread(_judge, answer.items, access)
-        # What is left out is not worth a word that nobody has asked for.
+        # Unasked reports do not mention what is left out.
         items = [item for item in answer.items if item.path not in hidden]
         return render(items, 0, 0, {}, shown_as, None, len(items)) if items else None
 
@@ -228,9 +228,9 @@ def _request(name: str, arguments: Mapping[str, object]) -> str:
 
 
 def _resolve(path: str, access: Access) -> str:
-    """Return the absolute name of the file that a model calls `path`.  Waits for the disk.
+    """Return the absolute name of the file that a model calls `path`.  Blocks on disk I/O.
 
-    :raises ToolError: when it may not be told of that file
+    :raises ToolError: when the file is hidden from it
     """
     try:
         file_name(path, "/")

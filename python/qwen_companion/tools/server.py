@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qwen_companion.tools.calls import Tools
 
 _MAX_BODY_BYTES = 256 * 1024
-"""Largest request: a model names places, it sends no texts."""
+"""Largest request in bytes: a model sends names and positions, no texts."""
 
 _MAX_CALLERS = 200
 
@@ -50,7 +50,7 @@ class ToolServer:
         tools: Tools,
         find_caller: Callable[[Connection], Caller | None],
     ) -> None:
-        """`find_caller`, called in a thread, tells whose connection it is."""
+        """`find_caller`, called in a thread, returns a connection's caller."""
         self._tools = tools
         self._find_caller = find_caller
         self._callers: dict[str, Caller] = {}

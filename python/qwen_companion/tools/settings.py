@@ -11,16 +11,16 @@ from typing import Any
 from qwen_companion.domain import ToolDefinition
 
 PATH = "/tools"
-"""Where the tools are called, on the port of the MCP server."""
+"""The path of the tools' endpoint, on the port of the MCP server."""
 
 SERVER_NAME = "emacs"
 """The server's name in a CLI: the names of its tools begin with `mcp__emacs__`."""
 
 CALL_TIMEOUT_MS = 15_000
-"""How long a CLI waits for an answer: longer than Emacs may take, so that it is always answered."""
+"""Milliseconds a CLI waits for an answer: longer than Emacs may take, so that it always gets one."""
 
 DISCOVERY_TIMEOUT_MS = 15_000
-"""How long a CLI waits until the tools are listed, in the background.  By itself it waits for 5 s."""
+"""Milliseconds a CLI waits for the tool list, in the background.  Its default is 5 s."""
 
 
 def tool_secret(token: str) -> str:
@@ -41,7 +41,7 @@ def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition])
         "httpUrl": f"http://127.0.0.1:{port}{PATH}",
         "headers": {"Authorization": f"Bearer {secret}"},
         "timeout": CALL_TIMEOUT_MS,
-        # A CLI that gave up has no tools until it is started again.
+        # A CLI that gave up has no tools until it is restarted.
         "discoveryTimeoutMs": DISCOVERY_TIMEOUT_MS,
     }
     if len(unasked) == len(offered):

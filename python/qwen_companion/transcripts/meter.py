@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 
 HOLD_S = 2.0
-"""How long a CLI waits at most to hear whether its turn goes on."""
+"""Most seconds a CLI waits for the decision whether its turn continues."""
 
 _WRITTEN_S = 1.0
-"""How long its transcript is waited for: on a busy machine the last request may not be in it yet."""
+"""Seconds to wait for its transcript: on a busy machine the last request may not be in it yet."""
 
 _POLL_S = 0.02
 
 SETTLE_S = 0.5
-"""How long after the end of a turn its last request is mostly written, in seconds."""
+"""Seconds after the end of a turn by which its last request is mostly written."""
 
 _SETTLED_S = 2.0
-"""How much longer it is waited for, in seconds: a busy CLI writes its transcript late."""
+"""Further seconds to wait for it: a busy CLI writes its transcript late."""
 
 _RAN = (
     "The user's limit of tokens ended your last turn before you got the results of your last tool calls. Those tools "
@@ -46,7 +46,7 @@ _RAN = (
 
 
 class Meter:
-    """Listens to hooks.  All methods are for the event loop."""
+    """Listens to hooks.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -55,28 +55,28 @@ class Meter:
         read_there: Callable[[str, str, int], Awaitable[bytes]],
         settle_s: float = SETTLE_S,
     ) -> None:
-        """`spent` takes what the turn of a conversation that began at some time has used so far.
+        """`spent` is called with the usage so far of a conversation's turn with a start time.
 
-        `changed` is called when `total` may return something else.  `read_there` returns a piece of a file at a place.
+        `changed` is called when `total` may return another value.  `read_there` returns a piece of a file at a place.
         """
         self.limit: int | None = None
-        """How many tokens a turn may use, None for any number."""
+        """Most tokens a turn may use, None for any number."""
         self._spent = spent
         self._changed = changed
         self._read_there = read_there
         self._settle_s = settle_s
         self._transcripts: dict[int, tuple[str, Transcript]] = {}
-        """Of each process that of its conversation."""
+        """The transcript of each process's conversation."""
         self._began: dict[int, int] = {}
-        """When the turn of each process began, in ms since the epoch."""
+        """The start of each process's turn, in ms since the epoch."""
         self._told: dict[int, tuple[int, tuple[Usage, ...]]] = {}
-        """Of each process what its turn, by the time it began, was last said to have used."""
+        """The last reported usage of each process's turn, with the start of the turn."""
         self._delays: dict[int, int] = {}
-        """How much the clock of each process at another place is behind, in ms."""
+        """The lag of the clock of each process at another place, in ms."""
         self._rounds: Counter[int] = Counter()
-        """How many requests of the turn of each process have been answered, at least."""
+        """Least number of answered requests in each process's turn."""
         self._stopped: set[str] = set()
-        """The conversations with a turn that was ended, of which the model does not know yet."""
+        """The conversations with an ended turn of which the model was not informed yet."""
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -88,7 +88,7 @@ class Meter:
         )
 
     def holds(self, event: Event) -> bool:
-        """Return whether the turn may end here, or the model has to be told that the last one did."""
+        """Return whether the turn may end here, or the model needs to be informed that the last one did."""
         return event.session_id in self._stopped if event.begins_turn else self.limit is not None
 
     async def hear(self, report: Report) -> Words | None:
@@ -106,7 +106,7 @@ class Meter:
         elif event.name == "UserPromptSubmit":
             self._rounds[pid] += 1
         if event.name == "Stop" and not self._rounds[pid]:
-            # How many requests there are to be was not told.
+            # The number of requests to come is unknown.
             await anyio.sleep(self._settle_s)
         used = await self._read(report.peer, event)
         if last is not None and last[0] is not None:
@@ -128,7 +128,7 @@ class Meter:
         return None
 
     def _report(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
-        """Tell what the turn that `began` at some time has used, where that is not what was told last."""
+        """Report the usage of the turn that `began` at some time, if it has changed since the last report."""
         told = self._told.get(peer.pid, (began, ()))
         if (began, usages) != told and (usages or told[0] == began):
             self._told[peer.pid] = began, usages
@@ -164,7 +164,7 @@ class Meter:
         return tell
 
     def total(self, pid: int) -> tuple[Usage, ...]:
-        """Return what the conversation of process `pid` has used, by model."""
+        """Return the usage of the conversation of process `pid`, by model."""
         return self._transcripts[pid][1].total() if pid in self._transcripts else ()
 
     def ended(self, peer: Peer) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The conversations that Qwen Code has recorded and can go on with, see its option `--resume`."""
+"""The recorded conversations that Qwen Code can resume, see its option `--resume`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.json_objects import as_object, read_object
 
 MOST = 200
-"""How many are returned at most."""
+"""Most conversations to return."""
 
 _LINES = 20
-"""Among how many lines of a recording the first prompt is looked for."""
+"""Number of lines of a recording in which the first prompt is searched."""
 
 _LINE_BYTES = 64 * 1024
-"""How much of a line is read; a longer one, with an image in it, is not understood."""
+"""Bytes of a line that are read; a longer one, with an image, is ignored."""
 
 _PROMPT = 120
-"""How much of a prompt is returned, in characters."""
+"""Characters of a prompt that are returned."""
 
 
 def recorded_sessions(environ: Mapping[str, str], directory: str) -> list[RecordedSession]:
@@ -40,7 +40,7 @@ def recorded_sessions(environ: Mapping[str, str], directory: str) -> list[Record
 
 
 def recordings(environ: Mapping[str, str], directory: str) -> str:
-    """Return where the conversations in `directory` are recorded, perhaps with those of others."""
+    """Return the directory of the recordings of `directory`, perhaps shared with others."""
     home = os.path.dirname(user_settings_file(environ))
     return os.path.join(home, "projects", re.sub(r"[^a-zA-Z0-9]", "-", directory), "chats")
 
@@ -90,7 +90,7 @@ def _read(path: str, time: int, directory: str) -> RecordedSession | None:
 
 
 def _prompt(entry: Mapping[str, Any]) -> str:
-    """Return the beginning of the prompt in `entry`, on one line; "" if it is none."""
+    """Return the beginning of the prompt in `entry`, on one line, or ""."""
     if entry.get("type") != "user":
         return ""
     texts = [part.get("text") for part in parts_of(entry)]

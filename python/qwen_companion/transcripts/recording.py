@@ -16,23 +16,23 @@ from qwen_companion.file_names import FileNameError, file_name
 _CHUNK_BYTES = 1 << 20
 
 _MOST_BYTES = 256 << 20
-"""How much is read at once, in 0.2 s; the rest is left to the next time."""
+"""Most bytes to read at once, in 0.2 s; the rest follows next time."""
 
 _MOST_BYTES_THERE = 16 << 20
-"""The same of a file at another place, over a line that others use too."""
+"""The same for a file at another place, over a shared line."""
 
 
 class Recording:
-    """Base of what is known from a transcript.  Its methods may be called in any thread, one after the other.
+    """Base of readers of a transcript.  Its methods may be called in any thread, but one at a time.
 
-    `reading` keeps them so.
+    `reading` ensures that.
     """
 
     longest_line = 64 * 1024
-    """Longer ones are left out, in bytes: requests and rewinds have some hundred."""
+    """Longest line to handle, in bytes: requests and rewinds have some hundred."""
 
     def __init__(self, path: str, tail: int | None = None) -> None:
-        """Begin to follow the file `path`, which may come to be later; with `tail` so many bytes before its end."""
+        """Follow the file `path`, which need not exist yet; with `tail` from that many bytes before its end."""
         self.path = path
         self.reading = anyio.Lock()
         self._begin(None)
@@ -47,24 +47,24 @@ class Recording:
         raise NotImplementedError
 
     def feed(self, line: bytes) -> None:
-        """Take a `line` that was appended."""
+        """Handle an appended `line`."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Take on the event loop what was read."""
+        """Apply the new lines, on the event loop."""
 
     def _begin(self, inode: int | None) -> None:
         self._inode = inode
         self._offset = 0
         self._rest = b""
         self._skips = False
-        """Whether the rest of a line that is too long is left out."""
+        """Whether the rest of an overlong line is being skipped."""
         self.begin_anew()
 
     def read(self) -> None:
-        """Read what was appended since the last call; where there is no such file any more, do nothing."""
+        """Read the bytes appended since the last call; do nothing without the file."""
         with suppress(OSError):
-            # No link is followed, and no pipe waited for.
+            # Follow no link, and wait for no pipe.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 found = os.fstat(descriptor)
@@ -80,7 +80,7 @@ class Recording:
                 os.close(descriptor)
 
     async def read_there(self, read: Callable[[str, int], Awaitable[bytes]]) -> None:
-        """Do as `read` does, with a file at another place, of which `read` returns a piece from an offset on."""
+        """Read a file at another place as `read` does; its `read` argument returns a piece from an offset on."""
         end = self._offset + _MOST_BYTES_THERE
         while self._offset < end and (data := await read(self.path, self._offset)):
             self._offset += len(data)
@@ -99,7 +99,7 @@ class Recording:
 
 
 def is_transcript(path: str) -> bool:
-    """Return whether `path`, which a hook tells of, can be the name of a file."""
+    """Return whether `path`, from a hook, can be the name of a file."""
     try:
         return bool(file_name(path))
     except FileNameError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read transcripts as they grow, where the system tells of that."""
+"""Read transcripts as they grow, if the system reports changes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from qwen_companion.transcripts.recording import Recording
 
 
 class RecordingWatch:
-    """All methods are for the event loop."""
+    """Follows transcripts.  Call its methods on the event loop."""
 
     def __init__(self) -> None:
         """Begin with no transcript."""
         self._followed: set[Recording] = set()
         self._grown: set[Recording] = set()
-        """Those to read."""
+        """The transcripts to read."""
         self._stirred = anyio.Event()
 
     async def run(self) -> None:
-        """Read what is followed until cancelled."""
+        """Read followed transcripts until cancelled."""
         watch = TreeWatch(self._changed)
         try:
             async with anyio.create_task_group() as tasks:

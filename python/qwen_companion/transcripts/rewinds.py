@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Notice that a CLI, or a daemon for another client, has rewound a conversation: no hook tells, the transcript does.
+"""Detect in transcripts that a CLI, or a daemon for another client, has rewound a conversation; no hook reports it.
 
-Only an idle CLI can rewind, so transcripts are followed from the end of a turn to the next prompt.  Where the system
-does not tell of changes, that is noticed with the next hook.
+Only an idle CLI can rewind, so transcripts are followed from the end of a turn to the next prompt.  If the system does
+not report changes, the next hook shows the rewind.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 _HOOKS = ("SessionStart", "UserPromptSubmit", "Stop", "Notification")
 
 _MOST = 50
-"""How many transcripts are followed, those of which was heard last."""
+"""Most transcripts to follow, the latest ones."""
 
 _START_BYTES = 600
-"""In the beginning of a line are its names and its time."""
+"""The beginning of a line, in bytes, that has its names and its time."""
 
 _NAMES = re.compile(rb'"(uuid|parentUuid|timestamp)":"([^"\\]*)"')
 _PROMPT = b'"type":"user"'
@@ -83,16 +83,16 @@ class _Rewinds(Recording):
 
 
 class RewindWatch:
-    """Listens to hooks and chats.  All methods are for the event loop."""
+    """Listens to hooks and chats.  Call its methods on the event loop."""
 
     def __init__(self, environ: Mapping[str, str], rewound: Callable[[CliRewind], Awaitable[None]]) -> None:
-        """Call `rewound` for each rewind in a transcript, also for those of the past when it is read first."""
+        """Call `rewound` for each rewind in a transcript, also for past ones at the first reading."""
         self._environ = environ
         self._rewound = rewound
         self._tasks: TaskGroup | None = None
         self._watch = RecordingWatch()
         self._followed: OrderedDict[str, _Rewinds] = OrderedDict()
-        """By conversation, that of which was heard last at the end."""
+        """Transcripts by conversation, the latest one last."""
         self._pids: dict[str, int] = {}
 
     async def run(self) -> None:
@@ -115,7 +115,7 @@ class RewindWatch:
         return False
 
     async def hear(self, report: Report) -> None:
-        """Take the hook of a CLI that begins or ends a turn."""
+        """Handle the hook of a CLI that begins or ends a turn."""
         event = report.event
         if event.agent_id is None and event.session_id and is_transcript(event.transcript_path):
             self._pids[event.session_id] = report.peer.pid
@@ -123,14 +123,14 @@ class RewindWatch:
             await self._follow(event.session_id, event.transcript_path, event.cwd, idle)
 
     def take_chat(self, work: ChatWork) -> None:
-        """Take what the agent of a daemon is doing, of which hooks may tell, too."""
+        """Handle the activity of a daemon's agent, which hooks may report too."""
         is_name = os.path.basename(work.session) == work.session
         if self._tasks is not None and work.session not in self._pids and is_name:
             path = os.path.join(recordings(self._environ, work.directory), f"{work.session}.jsonl")
             self._tasks.start_soon(contained, self._follow, work.session, path, work.directory, work.turn is None)
 
     def ended(self, peer: Peer) -> None:
-        """Cease to follow the conversations of the process of `peer`."""
+        """Stop following the conversations of the process of `peer`."""
         for session in [session for session, pid in self._pids.items() if pid == peer.pid]:
             del self._pids[session]
             if session in self._followed:
@@ -154,6 +154,6 @@ class RewindWatch:
         await self._watch.read(followed)
 
     def _report(self, rewind: CliRewind) -> None:
-        # What is read after the end of a CLI may be a rewind of ours.
+        # A rewind read after the end of a CLI may be ours.
         if self._tasks is not None and rewind.session in self._followed:
             self._tasks.start_soon(partial(contained, self._rewound, rewind))

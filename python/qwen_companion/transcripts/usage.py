@@ -15,18 +15,18 @@ from qwen_companion.privacy.verdicts import printable
 from qwen_companion.transcripts.recording import Recording, time_of
 
 _MOST_REQUESTS = 5000
-"""How many of the last requests are known one by one."""
+"""Number of recent requests kept individually."""
 
 _MOST_MODELS = 20
 
 _MOST_TOKENS = 10**12
-"""A larger number is none of tokens."""
+"""Largest plausible number of tokens."""
 
 ANSWERED = "qwen-code.api_response"
-"""The name of the event of a request that was answered whole."""
+"""The name of the event of a completely answered request."""
 
 REFUSED = "qwen-code.api_error"
-"""That of a request that was not; the CLI repeats most of these."""
+"""The name of the event of a failed request; the CLI retries most of these."""
 
 _MARK = f'"{ANSWERED}"'.encode()
 
@@ -48,34 +48,34 @@ class Transcript(Recording):
         self._total: dict[str, Usage] = {}
 
     def feed(self, line: bytes) -> None:
-        """Note the request that `line` tells of, if it tells of one."""
+        """Add the request in `line`, if there is one."""
         if _MARK in line and (request := _request(line)) is not None:
             self._requests.append(request)
             _summed(self._total, [request.usage])
 
     def total(self) -> tuple[Usage, ...]:
-        """Return what all requests have used, by model."""
+        """Return the usage of all requests, by model."""
         return tuple(self._total.values())
 
     def since(self, time: int, until: float = math.inf) -> tuple[Usage, ...]:
-        """Return what requests that were answered since `time`, before `until`, have used, by model.
+        """Return the usage of requests answered since `time` and before `until`, by model.
 
         Both are in ms since the epoch.
         """
         return tuple(_summed({}, (each.usage for each in self._requests if time <= each.time < until)).values())
 
     def requests_since(self, time: int) -> int:
-        """Return how many requests have been answered since `time`, in ms since the epoch."""
+        """Return the number of requests answered since `time`, in ms since the epoch."""
         return sum(request.time >= time for request in self._requests)
 
 
 def event_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the event of a request, a tool or the like in `entry`; nothing where it has none."""
+    """Return the event in `entry`, such as a request's or a tool's, or {}."""
     return as_object(as_object(entry.get("systemPayload")).get("uiEvent"))
 
 
 def _request(line: bytes) -> _Request | None:
-    """Return the request of which `line` tells, None for another line."""
+    """Return the request in `line`, or None."""
     entry = read_object(line) or {}
     event = event_of(entry)
     if event.get("event.name") != ANSWERED:
@@ -91,7 +91,7 @@ def _request(line: bytes) -> _Request | None:
 
 
 def count_of(event: Mapping[str, Any], key: str) -> int:
-    """Return the number of tokens `key` of `event`, 0 where it has none."""
+    """Return the number of tokens `key` of `event`, or 0."""
     value = event.get(key)
     return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
 
