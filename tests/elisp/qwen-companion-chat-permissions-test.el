@@ -514,7 +514,7 @@ KEYS are more keys of the tool, or others than those of that change."
     (qwen-companion-chat-permissions-test--press "C-c C-v")
     (qwen-companion-chat-permissions-test--text 'input "command: echo 1234")
     (qwen-companion-chat-permissions-test--tool :revision 2 :input "command: echo" :input-more 5)
-    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "cut here")
+    (qwen-companion-chat-permissions-test--refuses "C-c C-a y" "cut off here")
     (let ((qwen-companion-chat-permissions--key-delay 60))
       (qwen-companion-chat-permissions-test--refuses "C-c C-a n" "only just come up"))))
 

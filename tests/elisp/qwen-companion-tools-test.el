@@ -173,7 +173,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
       (should (equal "Emacs could not do that (Odd thing)." (qwen-companion-tools-test--call "test"))))
     (qwen-companion-tools-test--with-tool (lambda () 7)
       (qwen-companion-tools-test--expect '("Emacs could not do that" "test")))
-    (qwen-companion-tools-test--expect '("not there" "gone"))))
+    (qwen-companion-tools-test--expect '("no longer exists" "gone"))))
 
 (ert-deftest qwen-companion-tools-test-a-process-that-hangs-is-not-waited-for ()
   (qwen-companion-tools-test--with nil
