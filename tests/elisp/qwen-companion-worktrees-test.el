@@ -94,7 +94,7 @@
     (should (string-match-p "its directory is not there" (qwen-companion-worktrees-test--line "gone")))
     (should (equal "The directory of gone is gone; forget the worktree? "
                    (qwen-companion-worktrees-test--question)))
-    (qwen-companion-test-refused "not there any more"
+    (qwen-companion-test-refused "no longer exists"
       (call-interactively #'qwen-companion-worktrees-ask))
     (should (string-match-p "not there; locked" (qwen-companion-worktrees-test--line "disk")))
     (qwen-companion-test-refused "git worktree unlock"
