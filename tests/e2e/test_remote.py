@@ -89,6 +89,8 @@ def start_cli(stage: Stage, far: Far) -> None:
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_gone("IDE connecting")
+    # A reply of the terminal ("[?1;2c") that comes too late for the CLI is in its prompt, as if it had been typed.
+    stage.screen.keys("C-a", "C-k")
 
 
 def propose(stage: Stage, far: Far, content: str) -> None:
