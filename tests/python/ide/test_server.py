@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -30,7 +32,7 @@ from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.sockets import Connection
-from support import INITIALIZE, TIMEOUT_S, Cli, FakeEditor, soon
+from support import INITIALIZE, PYTHON_DIRECTORY, TIMEOUT_S, Cli, FakeEditor, soon
 
 pytestmark = pytest.mark.anyio
 
@@ -278,6 +280,38 @@ async def test_the_process_of_a_client_is_looked_for_again_when_its_stream_opens
     site.find_caller = lambda connection: find_caller(connection, os.getppid())
     with await away(cli.stream):
         assert (await peer(site)).pid == os.getpid()
+
+
+IMPORT = """
+import sys
+from qwen_companion.ide.server import import_rpc
+{before}
+handler = import_rpc()
+print([name for name in ("mcp.client", "mcp.server.mcpserver", "httpx2", "cryptography") if name in sys.modules])
+import mcp
+print(handler.__name__, mcp.ClientSession.__name__, mcp.server.MCPServer.__name__)
+"""
+NEEDS_ALL = """
+class Newer:
+    def find_spec(self, name, path, target=None):
+        if name == "mcp.server.context" and "mcp.client" not in sys.modules:
+            raise ImportError
+sys.meta_path.insert(0, Newer())
+"""
+
+
+@pytest.mark.parametrize(("before", "more"), [("", False), (NEEDS_ALL, True)], ids=["lean", "a library that needs all"])
+def test_of_the_library_the_server_alone_is_imported(before: str, more: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT.format(before=before)],
+        cwd=PYTHON_DIRECTORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules, names = done.stdout.splitlines()
+    assert (modules != "[]") is more
+    assert names == "RpcHandler ClientSession MCPServer"
 
 
 async def test_without_reviews_the_tools_are_not_offered_to_those_that_come_later(site: Site) -> None:
