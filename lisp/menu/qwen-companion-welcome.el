@@ -11,7 +11,6 @@
 
 ;;; Code:
 
-(require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-environment)
 
@@ -97,18 +96,14 @@ That is where the companion has no directory for its records."
         (not (file-exists-p (qwen-companion-environment-records)))))
 
 (defun qwen-companion-welcome-if-due ()
-  "Show the page at the first start, in a window of its own.
-Where there is no room, say how to show it: others are not taken."
+  "Show the page at the first start, in a window that is not selected."
   (when qwen-companion-welcome--due
     (setq qwen-companion-welcome--due nil)
     ;; With the record of changes turned off nobody else makes it.
     (with-file-modes #o700
       (make-directory (qwen-companion-environment-records) t))
-    (unless (display-buffer (qwen-companion-welcome--buffer)
-                            '((display-buffer-pop-up-window display-buffer-no-window)
-                              (allow-no-window . t)))
-      (qwen-companion-backend-notice
-       "M-x qwen-companion-welcome shows what is on, and what it costs"))))
+    (display-buffer (qwen-companion-welcome--buffer)
+                    '(nil (inhibit-same-window . t)))))
 
 (provide 'qwen-companion-welcome)
 ;;; qwen-companion-welcome.el ends here
