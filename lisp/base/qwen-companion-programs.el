@@ -200,7 +200,7 @@ cannot be read."
 
 (defun qwen-companion-programs-call-with-git (directory function &rest arguments)
   "Call FUNCTION with ARGUMENTS; let it run git in DIRECTORY, isolated.
-Git runs no other program and no filter.  Set no directory-local variables:
+Git runs no other program and no filter.  Set no variables by directory:
 project.el would set even unsafe ones."
   (let ((enable-dir-local-variables nil))
     (if-let* (((not (file-remote-p directory)))

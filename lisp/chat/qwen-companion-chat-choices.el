@@ -100,8 +100,8 @@ value of a choice to compare with that.  The method :method sets :key.")
   "Width of a name in the mode line, in columns.")
 
 (defun qwen-companion-chat-choices--mouse-map (command)
-  "Return a keymap that runs COMMAND on a click in the mode line.
-It selects the window of that mode line first."
+  "Return a keymap for COMMAND on a click in the mode line.
+Select the window of that mode line first."
   (make-mode-line-mouse-map
    'mouse-1 (lambda (event)
               (interactive "e")

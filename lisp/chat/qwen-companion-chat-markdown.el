@@ -127,7 +127,7 @@ Nil before the first text.")
       (qwen-companion-chat-markdown--check-flood-later))))
 
 (defun qwen-companion-chat-markdown--check-flood-later ()
-  "Check soon whether the flood goes on."
+  "Check soon for the end of the flood."
   (setcdr qwen-companion-chat-markdown--new 0)
   (run-at-time (car qwen-companion-chat-markdown--flood) nil
                #'qwen-companion-chat-markdown--check-flood (current-buffer)))
