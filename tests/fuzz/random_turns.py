@@ -684,6 +684,8 @@ class Tree:
         """Put `data` into the file `name`."""
         path = os.path.join(bytes(self.root), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            os.chmod(path, 0o600)
         with open(path, "wb") as file:
             file.write(data)
         os.chmod(path, mode)
