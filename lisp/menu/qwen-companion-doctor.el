@@ -393,6 +393,22 @@ Info node `(qwen-companion)When something does not work' is about it.
      (concat "\\_<" (regexp-quote (system-name)) "\\_>") "<host>"
      (string-replace (directory-file-name (expand-file-name "~/")) "~" text) t t)))
 
+(defun qwen-companion-doctor--complete (report)
+  "Add the doctor's results and the inspector's summary to the buffer REPORT."
+  (with-current-buffer (qwen-companion-doctor--report)
+    (let ((finish (lambda ()
+                    (let ((checks (buffer-string)))
+                      (qwen-companion-buffers-when-live report
+                        (save-excursion
+                          (goto-char (point-max))
+                          (insert (qwen-companion-doctor--redact
+                                   (substring-no-properties
+                                    (concat checks "\n"
+                                            (qwen-companion-inspector-summary)))))))))))
+      (if qwen-companion-doctor--process
+          (setq qwen-companion-doctor--finished-function finish)
+        (funcall finish)))))
+
 ;;;###autoload
 (defun qwen-companion-report-bug ()
   "Begin a bug report in a buffer of its own, for you to complete and send.
@@ -401,25 +417,14 @@ how much, but no secret, no text, and no name of a file of a project."
   (interactive)
   (unless (eq 'off (qwen-companion-state))
     (qwen-companion-inspector-open))
-  (let ((report (generate-new-buffer "*qwen-companion bug report*")))
-    (with-current-buffer report
-      (text-mode)
-      (insert "What I did:\n\n\nWhat happened:\n\n\nWhat I expected:\n\n\n"))
-    (with-current-buffer (qwen-companion-doctor--report)
-      (let ((finish (lambda ()
-                      (let ((checks (buffer-string)))
-                        (qwen-companion-buffers-when-live report
-                          (save-excursion
-                            (goto-char (point-max))
-                            (insert (qwen-companion-doctor--redact
-                                     (substring-no-properties
-                                      (concat checks "\n"
-                                              (qwen-companion-inspector-summary)))))))))))
-        (if qwen-companion-doctor--process
-            (setq qwen-companion-doctor--finished-function finish)
-          (funcall finish))))
-    (pop-to-buffer report)
-    (goto-char (line-beginning-position 2))))
+  (pop-to-buffer (generate-new-buffer "*qwen-companion bug report*"))
+  (text-mode)
+  (insert "What I did:\n\n\nWhat happened:\n\n\nWhat I expected:\n\n\n")
+  (goto-char (point-min))
+  (forward-line)
+  ;; After M-x, Emacs 28 first searches a shorter name of the command for some
+  ;; seconds, in which it answers no check.
+  (run-at-time 0.1 nil #'qwen-companion-doctor--complete (current-buffer)))
 
 (defun qwen-companion-doctor-batch ()
   "Print the report, and exit with status 1 if a check has failed.

@@ -191,6 +191,8 @@ and the tests of the Python part do it."
                `(:client "Qwen Code" :request ,(concat "symbols " root "/notes.txt") :size 7
                  :ms 2 :called 0 :failed nil :text "private"))
               (qwen-companion-report-bug)
+              (should (= 2 (line-number-at-pos)))
+              (qwen-companion-test-wait-for (string-search "Tool symbols" (buffer-string)))
               (let ((text (buffer-string)))
                 (should (string-prefix-p "What I did:" text))
                 (should (string-match-p "^pass Emacs: " text))
