@@ -145,12 +145,13 @@ PATH nil means all files of GROUP."
          (paths (mapcar #'qwen-companion-changed-file-path files))
          (kinds (mapcar #'qwen-companion-changed-file-kind files))
          (id (qwen-companion-changes-items-group-id group))
-         (turn (and undo (stringp id) (qwen-companion-journal-turn id))))
+         (turn (and (stringp id) (qwen-companion-journal-turn id)))
+         (undone (and turn (eq t (qwen-companion-changes-items-undone turn)))))
     (unless files
       (user-error "No file was changed here"))
-    (unless (or (and undo (not (and turn (eq t (qwen-companion-changes-items-undone turn)))))
-                (cl-some (lambda (file) (qwen-companion-changes-undo--left-p group file undo))
-                         files))
+    (when (and (or undone (not undo))
+               (cl-notany (lambda (file) (qwen-companion-changes-undo--left-p group file undo))
+                          files))
       (user-error "%s" (cdr (qwen-companion-changes-undo--words undo))))
     (qwen-companion-undo-confirm
      paths (if undo "undo" "bring back")
@@ -174,8 +175,9 @@ PATH nil means all files of GROUP."
        results (length files) (qwen-companion-changes-undo--words undo)))))
 
 (defun qwen-companion-changes-undo--left-p (group file undo)
-  "Return nil when nothing of FILE in GROUP, which is undone, is left to undo.
-With UNDO nil, nothing is left to bring back, as far as is known at once."
+  "Return non-nil if something of FILE in GROUP may be left to undo.
+With UNDO nil, if something may be left to bring back.  Texts that are not
+loaded yet are not waited for."
   (let* ((path (qwen-companion-changed-file-path file))
          (view (and (not (file-remote-p path))
                     ;; A directory may be in its place.

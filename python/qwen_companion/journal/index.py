@@ -214,11 +214,11 @@ class Index:
             self._git("update-index", "--info-only", "--add", "--remove", "--replace", "-z", "--stdin", data=paths)
         except GitError:
             # Git takes none if one of them has become, since it was listed, something that an index cannot hold.
-            held = [path for path in paths if can_be_held(self.prefix + path)]
-            if len(held) == len(paths):
+            unfit = {path for path in paths if not can_be_held(self.prefix + path)}
+            if not unfit:
                 raise
-            self.drop([path for path in paths if path not in held])
-            self.update(held)
+            self.drop(list(unfit))
+            self.update([path for path in paths if path not in unfit])
 
     def drop(self, paths: Sequence[bytes]) -> None:
         """Take `paths` out of the index, there or not."""
