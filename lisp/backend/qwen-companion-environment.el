@@ -113,7 +113,7 @@ with another one."
 
 (defun qwen-companion-environment-updated-p ()
   "Return non-nil when an update of the package needs a restart.
-Its files are newer than the running Lisp, or some of that are gone."
+Some of its files are newer than the running Lisp, or Lisp files are gone."
   (let ((lisp (expand-file-name "../lisp/" qwen-companion-environment-source))
         (python (expand-file-name "qwen_companion/" qwen-companion-environment-source)))
     (cl-flet ((newer-p (attributes)

@@ -96,7 +96,7 @@ COLUMNS that do not fit go into a second line."
     (tabulated-list-print-entry id (qwen-companion-buffers--fold columns))))
 
 (defun qwen-companion-buffers--fold (columns)
-  "Return COLUMNS; append those that do not fit to the last, as a second line."
+  "Return COLUMNS, with a second line in the last for columns without room."
   (let* ((count (length tabulated-list-format))
          (rest (delete "" (append (seq-subseq columns count) nil))))
     (if (= count (length columns))

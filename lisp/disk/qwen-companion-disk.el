@@ -90,7 +90,7 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
 
 (defun qwen-companion-disk-attributes (path)
   "Return the attributes of PATH, or nil if nothing is there.
-That is also so if a directory above it is a link that leads to itself."
+Return nil, too, where a directory above it is a link to itself."
   (ignore-error file-error
     (file-attributes path)))
 

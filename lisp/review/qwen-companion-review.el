@@ -114,7 +114,7 @@ The header lines of the buffers update themselves."
   nil)
 
 (cl-defgeneric qwen-companion-review-selection-changed (_style _proposal)
-  "Tell STYLE that the user has gone to another window than before.
+  "Update the review of PROPOSAL by STYLE after another window was selected.
 The header lines of the buffers update themselves."
   nil)
 
@@ -782,11 +782,11 @@ While the user is elsewhere than in this review, return how to get here."
 (defun qwen-companion-review--selection-changed (_frame)
   "Update what reviews say of keys: others work where the user is now."
   (force-mode-line-update t)
-  ;; `old-selected-window' is that of before in this hook.
-  (run-at-time 0 nil #'qwen-companion-review--tell-selection))
+  ;; In this hook, `old-selected-window' is still the previous window.
+  (run-at-time 0 nil #'qwen-companion-review--update-selection))
 
-(defun qwen-companion-review--tell-selection ()
-  "Tell the front ends that the user has gone to another window."
+(defun qwen-companion-review--update-selection ()
+  "Update all reviews after another window was selected."
   (dolist (proposal (qwen-companion-proposals))
     (qwen-companion-review-selection-changed
      (qwen-companion-proposal-style proposal) proposal)))

@@ -58,9 +58,9 @@ def age_of(started: str) -> float | None:
 
 
 def started_before(started: str, other: str) -> bool:
-    """Return whether the process whose `start_of` is `started` began before that of `other`.
+    """Return whether a process began before another, by the `start_of` of both.
 
-    False if either is "", or of another boot.
+    Return False if either is "", or they are of different boots.
     """
     (boot, _, time), (other_boot, _, other_time) = started.rpartition(":"), other.rpartition(":")
     return bool(time and other_time) and boot == other_boot and float(time) < float(other_time)

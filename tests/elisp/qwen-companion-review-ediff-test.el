@@ -434,7 +434,7 @@
                 (should (eq (and (string-search "accept" shown) t)
                             (and (string-search "accept" header) t)))))
             (when (eq style 'ediff)
-              (qwen-companion-review--tell-selection)
+              (qwen-companion-review--update-selection)
               (with-current-buffer (qwen-companion-review-windows-control proposal)
                 (should (string-prefix-p
                          (if (string-suffix-p "goes here" shown)

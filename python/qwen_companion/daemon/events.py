@@ -276,7 +276,7 @@ any other kind is logged.
 
 
 def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
-    """Return the report of those of `commands` that work here."""
+    """Return the report of the `commands` that work in a session of the daemon."""
     return SlashCommands(
         session,
         tuple(

@@ -107,7 +107,7 @@ class Requests:
         parameters: Mapping[str, str | int] | None = None,
         limit_s: float = REQUEST_S,
     ) -> httpx2.Response:
-        """Make a request at `path`, below that of the session if there is one; return its answer."""
+        """Send a request to `path`, with a session relative to its path; return the answer."""
         headers = self._identity(session_id)
         # Not `json=`, which fails on lone surrogates; a buffer in Emacs may have some.
         content = None if body is None else json.dumps(body).encode("ascii")

@@ -37,9 +37,9 @@ class SessionQueries:
         return _choices(session.id, state)
 
     async def check_images(self) -> None:
-        """Check that the model accepts images, as far as is known.
+        """Check that the model accepts images.
 
-        :raises UnsupportedError: when it accepts none
+        :raises UnsupportedError: when it is known to accept none
         """
         # Without this check the daemon silently replaces the image by "[image: image/png]" (0.24.4).
         model = await self._client.model_in_use(self._session().session_id)

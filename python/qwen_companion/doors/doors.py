@@ -354,10 +354,7 @@ class Doors:
         )
 
     def is_unreviewed(self, session: KnownSession, is_open: bool) -> bool:
-        """Return whether a change by `session`, of which no hook told before, was to be reviewed.
-
-        Wait for the disk.
-        """
+        """Return whether a change by `session` that no hook announced was to be reviewed.  Blocks on disk I/O."""
         scope = _scope(self._settings)
         if scope is None or (scope == OPEN and not is_open):
             return False

@@ -96,7 +96,7 @@ class Access:
 def excluded(
     access: Callable[[Peer | None], Access | None], peer: Peer | None, paths: Sequence[str]
 ) -> Collection[str]:
-    """Return those of `paths` that the CLI in the process `peer` must not be sent.  Blocks on disk I/O.
+    """Return the `paths` hidden from the CLI in the process `peer`.  Blocks on disk I/O.
 
     In a directory shared with its place, these are local names.  `access` returns the files it may be sent; None, while
     unknown, excludes all.

@@ -92,11 +92,11 @@ class Proposals:
         return proposal
 
     def get(self, identifier: str) -> Proposal | None:
-        """Return the proposal, even a decided one that has not gone out yet, or None."""
+        """Return the proposal, also one whose decision is not sent yet, or None."""
         return self._by_id.get(identifier)
 
     def find(self, session: str, path: str) -> Proposal | None:
-        """Return the proposal of `session` for `path`, even a decided one that has not gone out yet, or None."""
+        """Return the proposal of `session` for `path`, also one whose decision is not sent yet, or None."""
         return next((item for item in self._by_id.values() if (item.session, item.path) == (session, path)), None)
 
     def waiting(self) -> list[Proposal]:

@@ -121,10 +121,10 @@ class Agents:
         # By now it may have written more.
         root.finish(number, cli.written)
 
-    def tool_unheard(self, root: Root, cli: KnownSession | int, path: bytes, tool: str) -> str:
-        """Return what is recorded as the `tool` by which `cli` has changed `path`, of which no hook told before.
+    def recorded_tool(self, root: Root, cli: KnownSession | int, path: bytes, tool: str) -> str:
+        """Return `UNREVIEWED` if a change of `path` by `cli` should have been reviewed, else `tool`.
 
-        For `cli` see `Unreviewed`.  Wait for the disk.
+        For a change that no hook announced; for `cli` see `Unreviewed`.  Blocks on disk I/O.
         """
         name = root.record.names.name_out(path) or ""
         return UNREVIEWED if self._unreviewed(cli, name, name in root.record.visited) else tool

@@ -92,7 +92,7 @@ class Attribution:
         root.changed.update(numbers)
         process = first.running.row.pid if first.is_resumed and first.running else None
         cli = process if first.cli is None else first.cli.session
-        tool = first.tool if cli is None else self._agents.tool_unheard(root, cli, path, first.tool)
+        tool = first.tool if cli is None else self._agents.recorded_tool(root, cli, path, first.tool)
         return Cause(number, tool, first.agent)
 
     # --- Who may have made a change ---

@@ -51,9 +51,9 @@ class Histories:
         """The notes of turns about repositories, each with the history before the turn."""
 
     def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
-        """Return which directories have other histories than at the last look, or none any more; and if any is new.
+        """Return the repositories with a changed or deleted history since the last look, and whether any is new.
 
-        `owns` are those that are there.
+        `owns` are the present directories of repositories.
         """
         self._before, self._now = self._now, {own: _history_of(own) for own in owns}
         if self._before is None:

@@ -213,7 +213,7 @@ class HookReports:
         """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""
         session = report.event.session_id
         self._attribution.look_at_processes(root)
-        call = root.calls.pop(_call_id(report.event), None) or await self._unheard(root, report)
+        call = root.calls.pop(_call_id(report.event), None) or await self._unannounced_call(root, report)
         self._turns.now_idle()
         running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
         if call.path is not None:
@@ -227,13 +227,13 @@ class HookReports:
         self._turns.look_after(root, call)
         return None
 
-    async def _unheard(self, root: Root, report: Report) -> Call:
+    async def _unannounced_call(self, root: Root, report: Report) -> Call:
         """Return the call of `report`, which was not reported before it ran."""
         call = _call_of(report.event, root.record)
         if call.path is None:
             return call
         process = report.peer.pid
-        return replace(call, tool=await in_thread(self._agents.tool_unheard, root, process, call.path, call.tool))
+        return replace(call, tool=await in_thread(self._agents.recorded_tool, root, process, call.path, call.tool))
 
     async def _text_of_others(self, root: Root, path: bytes, running: Running) -> str | None:
         """Return what the model is told, once in the turn `running`, of other agents that work on `path`, or None."""

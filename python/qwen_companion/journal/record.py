@@ -36,7 +36,7 @@ _FOUND = (DISK, UNREVIEWED, SHELL_TOOL)
 """Tools whose writes only a scan can find."""
 
 _TEMPORARY = b".qwen-companion-"
-"""How the names begin of the files that take the place of others once they are written."""
+"""Prefix of temporary files, which are renamed once they are written."""
 _WRITTEN_S = 600.0
 """Seconds after which one is no longer being written."""
 
@@ -190,7 +190,7 @@ class Record:
             return bool(found.changes)
 
     def _note(self, found: Found, choose: Chooser) -> None:
-        """Tell in a turn what of `found` is not recorded."""
+        """Add notes to a turn about the files and repositories in `found` that are not recorded."""
         notes = [f"not recorded: {text}" for text in found.left_out]
         changed, is_any_new = self._histories.look(found.repositories)
         if is_any_new:
@@ -205,9 +205,9 @@ class Record:
                     self.store.add_note(of.turn, *self._histories.note(of.turn, own))
 
     def _drop_if_spare(self, path: bytes) -> None:
-        """Delete the temporary file `path` of a process that was killed, unless it may be the only copy of a text.
+        """Delete the temporary file `path` of a killed process if its bytes are kept elsewhere.
 
-        It is not if a recorded file beside it begins with its bytes, or did so in a version that is kept.
+        They are if a recorded file beside it begins with them, or a kept version of one does.
         """
         with suppress(OSError, TooLargeError):
             left = self.look(path)

@@ -174,7 +174,7 @@ def is_behind_link(name: bytes) -> bool:
 
 
 def can_be_held(name: bytes) -> bool:
-    """Return whether an index of git can hold what is at `name`, or nothing is there."""
+    """Return whether git's index can hold the file `name`, or a file that is gone."""
     try:
         mode = os.lstat(name).st_mode
     except OSError as error:

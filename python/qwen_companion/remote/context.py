@@ -281,7 +281,7 @@ class PlaceContext:
 
 
 def _lead_out(names: PlaceNames, paths: Sequence[str]) -> set[str]:
-    """Return those of `paths` in shared directories whose links lead out of these on this machine."""
+    """Return the `paths` in shared directories that lead out of them by links on this machine."""
     files = {path: names.file(path) for path in paths}
     here = {path: ResolvedPath.of(file.path).real for path, file in files.items() if not file.place}
     tops = [ResolvedPath.of(each.here).real for each in names.shared] if here else []

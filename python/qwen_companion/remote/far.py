@@ -360,7 +360,7 @@ class FarFiles:
         return self._time is not None and entry.born >= self._time
 
     def _begin(self, entries: Mapping[bytes, _Entry], blobs: Mapping[str, bytes]) -> None:
-        """Record the files as they are; store the bytes that git there lacks, some of which came in `blobs`."""
+        """Record the present files; store the bytes that the remote git lacks, in part from `blobs`."""
         if len(entries) > MAX_FILES:
             raise LimitError(f"it has {len(entries)} files, and {MAX_FILES} are the limit")
         self._contents.restart()

@@ -95,7 +95,7 @@ class Copies:
         return tuple(self._paths)
 
     def note_changes(self, paths: Sequence[str]) -> None:
-        """Copy those of `paths` again that have a copy, as they have changed there."""
+        """Renew the copies of `paths`, which have changed there."""
         for path in paths:
             self._fresh_until.pop(path, None)
         self._stale.update(path for path in paths if path in self._paths)
