@@ -20,11 +20,11 @@ import shlex
 import stat
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.programs import find_program, isolated, run_within
 
@@ -52,7 +52,7 @@ _CLIS: Final = {
 """Programs of CLIs, the name of each and how it is installed."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Check:
     """The outcome of one check: `status` is pass, warn or fail; `remedy` tells what to do, or is empty.
 

@@ -8,9 +8,8 @@ columns count from 1, columns in UTF-16 code units.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Annotated
-
-from qwen_companion.frozen import frozen
 
 HIDE = "hide"
 SHOW = "show"
@@ -54,7 +53,7 @@ FAMILIES_WITH_HOOKS = frozenset({"qwen"})
 """The families of CLIs that call hooks in at least one version."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Hop:
     """One step of the way to a place, as TRAMP names it: `method` "ssh", "sudo", "docker" and so on; None for none."""
 
@@ -64,7 +63,7 @@ class Hop:
     port: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class PlacedFile:
     """The file or directory `path` at `place`, the beginning of its name in Emacs; "" for this machine."""
 
@@ -77,7 +76,7 @@ class PlacedFile:
         return self.place + self.path
 
 
-@frozen
+@dataclass(frozen=True)
 class SharedDirectory:
     """A directory `there`, at another place, that is the directory `here` of this machine too."""
 
@@ -85,7 +84,7 @@ class SharedDirectory:
     here: str
 
 
-@frozen
+@dataclass(frozen=True)
 class PlaceNames:
     """The names in Emacs of files at `place`, which they begin with; "" for this machine.
 
@@ -126,7 +125,7 @@ def _moved(path: str, source: str, target: str) -> str | None:
     return os.path.join(target, path[len(start) :]) if path.startswith(start) else None
 
 
-@frozen
+@dataclass(frozen=True)
 class Peer:
     """The process at the other end of a session.
 
@@ -159,7 +158,7 @@ class Peer:
         return session if self.place is None else f"{session} {self.place}"
 
 
-@frozen
+@dataclass(frozen=True)
 class KnownSession:
     """An MCP session that a process of this Emacs has opened; `protocol` is the negotiated MCP version.
 
@@ -180,7 +179,7 @@ class KnownSession:
         return f"{self.client} {self.version}".rstrip() if self.client else ""
 
 
-@frozen
+@dataclass(frozen=True)
 class WaitingProposal:
     """A change of the file `path` that the CLI of `session` has proposed and the user has not decided on."""
 
@@ -190,7 +189,7 @@ class WaitingProposal:
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Todo:
     """An item of the list that a CLI keeps for itself; `status` is "pending", "working" or "done"."""
 
@@ -198,7 +197,7 @@ class Todo:
     status: Word
 
 
-@frozen
+@dataclass(frozen=True)
 class CliState:
     """The state of a CLI as its hooks, or its record, report it; None for what they have not reported.
 
@@ -226,7 +225,7 @@ class CliState:
     tool_since: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Usage:
     """What requests to `model` have used, in tokens; `cached` are those of `input` that came from a cache."""
 
@@ -236,7 +235,7 @@ class Usage:
     cached: int = 0
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedSession:
     """A conversation that a CLI has recorded: its `id`, the `time` of its last change and its first `prompt`."""
 
@@ -245,7 +244,7 @@ class RecordedSession:
     prompt: str
 
 
-@frozen
+@dataclass(frozen=True)
 class KeptPlan:
     """An approved plan in the file `path`: the `time` when it was proposed, and its first line."""
 
@@ -254,7 +253,7 @@ class KeptPlan:
     title: str
 
 
-@frozen
+@dataclass(frozen=True)
 class QuestionChoice:
     """One of the answers offered to a question."""
 
@@ -262,7 +261,7 @@ class QuestionChoice:
     description: str | None
 
 
-@frozen
+@dataclass(frozen=True)
 class AskedQuestion:
     """One question of a form; `multiple` says that more than one answer may be chosen."""
 
@@ -272,7 +271,7 @@ class AskedQuestion:
     choices: tuple[QuestionChoice, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class RegisteredCli:
     """A Qwen Code of this user on this machine, as its own record tells.
 
@@ -300,7 +299,7 @@ class RegisteredCli:
     problem: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class HookAnswer:
     """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 
@@ -314,7 +313,7 @@ class HookAnswer:
     time: int
 
 
-@frozen
+@dataclass(frozen=True)
 class SessionState:
     """One MCP session: whether its event stream is open, and whether its process has been looked for.
 
@@ -331,7 +330,7 @@ class SessionState:
     usage: tuple[Usage, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class KnownProposal:
     """A proposal that Emacs still holds: under review, or decided and not yet confirmed by `Delivered`.
 
@@ -344,7 +343,7 @@ class KnownProposal:
     digest: str
 
 
-@frozen
+@dataclass(frozen=True)
 class VisitedFile:
     """A file that a buffer visits; `timestamp` is when it was last in focus, in ms since the epoch.
 
@@ -356,7 +355,7 @@ class VisitedFile:
     exposure: Annotated[str, Words(HIDE, SHOW)] | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Snapshot:
     """`context`: the open files; `active` is the one in focus, with the position and the selected text in it."""
 
@@ -367,7 +366,7 @@ class Snapshot:
     selection: Text | None
 
 
-@frozen
+@dataclass(frozen=True)
 class ToldFile:
     """An open file as a CLI was told of it: `path` as Emacs names it, last in focus at `time`, in ms since the epoch.
 
@@ -382,7 +381,7 @@ class ToldFile:
     selection: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ToldContext:
     """What a context told a CLI: `files`, the newest first, and `trusted` or `untrusted`, None for neither.
 
@@ -394,7 +393,7 @@ class ToldContext:
     pretty: Text
 
 
-@frozen
+@dataclass(frozen=True)
 class Settings:
     """`settings`: what the user wants CLIs to be told; comes before the first context, and after each change.
 
@@ -436,7 +435,7 @@ class Settings:
         return self.trusted or self.trusted_directories or None
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolArgument:
     """One argument of a tool.
 
@@ -451,7 +450,7 @@ class ToolArgument:
     choices: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolDefinition:
     """A tool that Emacs offers to models.
 
@@ -466,7 +465,7 @@ class ToolDefinition:
     paged: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolItem:
     """One thing in the answer of a tool: `text`, about a place when there is a `path`.
 
@@ -481,7 +480,7 @@ class ToolItem:
     block: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Exclusion:
     """A file that no CLI is told of, or only that of `session` is not; `rule` says why, for a person."""
 
@@ -490,7 +489,7 @@ class Exclusion:
     session: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ChangedFile:
     """The changes of agents in the file `path`, all in all; `previous` is its old name if it was renamed.
 
@@ -515,7 +514,7 @@ class ChangedFile:
     link: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Worktree:
     """A git worktree at `path`; the main one is the first of a list.
 
@@ -540,7 +539,7 @@ class Worktree:
     inner: int = 0
 
 
-@frozen
+@dataclass(frozen=True)
 class Turn:
     """The changes below `root` from a prompt of the user to the end of the work on it.
 
@@ -573,7 +572,7 @@ class Turn:
     copy: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class TurnChange:
     """A turn and its news: the changed `files`, and those in `files_gone`, which have no change any more."""
 
@@ -585,7 +584,7 @@ class TurnChange:
 AGENT, USER = "agent", "user"
 
 
-@frozen
+@dataclass(frozen=True)
 class LineOrigin:
     """Who wrote some lines of a file: an agent in `turn`, or the user, in `turn` over lines of that, None for none."""
 
@@ -593,7 +592,7 @@ class LineOrigin:
     turn: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class TurnOrigin:
     """Who worked in `turn`: the CLI `client` in the conversation `session`, from `start` on, in ms since the epoch.
 
@@ -608,7 +607,7 @@ class TurnOrigin:
     plan: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class CliRewind:
     """A CLI or a daemon has rewound the conversation `session` itself, at `time`, in ms since the epoch.
 
@@ -621,7 +620,7 @@ class CliRewind:
     time: int
 
 
-@frozen
+@dataclass(frozen=True)
 class ChatWork:
     """The activity of an agent of `qwen serve` in the conversation `session`, as the daemon tells it.
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
@@ -13,7 +14,6 @@ from qwen_companion.doors.doors import Doors
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.request_queue import RequestQueue
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.context_distributor import ContextDistributor
 from qwen_companion.ide.proposals import HOOK_PREFIX, Decision
 from qwen_companion.ide.sessions import Sessions
@@ -27,7 +27,7 @@ from qwen_companion.tools.diagnostics import Diagnostics
 from qwen_companion.transcripts.meter import Meter
 
 
-@frozen
+@dataclass(frozen=True)
 class Inbox:
     """Dispatches calls; `stop` ends the backend for good."""
 

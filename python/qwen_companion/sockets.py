@@ -12,8 +12,7 @@ import os
 import socket
 import struct
 import sys
-
-from qwen_companion.frozen import frozen
+from dataclasses import dataclass
 
 KERNEL_TELLS = sys.platform == "linux"
 
@@ -33,7 +32,7 @@ _UID_AND_INODE = struct.Struct("=II")
 _UID_AND_INODE_AT = _HEADER.size + 64
 
 
-@frozen
+@dataclass(frozen=True)
 class Connection:
     """Both ends of a TCP connection on this machine, as the server sees it."""
 
@@ -41,7 +40,7 @@ class Connection:
     server: SocketAddress
 
 
-@frozen
+@dataclass(frozen=True)
 class ClientSocket:
     """The client's end of a connection.  `inode` is 0 once its process has closed it; `uid` may then be 0 as well."""
 

@@ -7,12 +7,11 @@ import ipaddress
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
 from qwen_companion.daemon.authinfo import find_token
 from qwen_companion.daemon.errors import SettingsError, UnsafeUrlError
-from qwen_companion.frozen import frozen
 
 URL_VARIABLE = "QWEN_IDE_DAEMON_URL"
 """The environment variable with the daemon's URL, used when no setting gives one (spec A2)."""
@@ -73,7 +72,7 @@ def clean_token(token: str | None) -> str | None:
     return token
 
 
-@frozen
+@dataclass(frozen=True)
 class DaemonAddress:
     """A daemon's URL, without secrets and without a slash at the end, and its token or None."""
 

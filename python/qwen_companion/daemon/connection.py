@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import anyio
@@ -25,7 +25,6 @@ from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import DaemonState
 from qwen_companion.daemon.sanitize import line
 from qwen_companion.daemon.stream import Backoff
-from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
 
@@ -35,7 +34,7 @@ SILENT_S = 5.0
 _OFF = DaemonState("off")
 
 
-@frozen
+@dataclass(frozen=True)
 class UsedDaemon:
     """A daemon in use, for a workspace whose path is `root` here and `workspace` on its host."""
 

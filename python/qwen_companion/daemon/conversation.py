@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -52,7 +53,6 @@ from qwen_companion.daemon.stream import (
 from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import ChatWork
-from qwen_companion.frozen import frozen
 from qwen_companion.plan_files import plan_path
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
@@ -73,7 +73,7 @@ async def no_news(*_about: object) -> None:
     """Return no news."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Shared:
     """The part that all sessions share.
 

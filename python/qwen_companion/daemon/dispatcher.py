@@ -12,6 +12,7 @@ import logging
 import mimetypes
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import anyio
@@ -27,7 +28,6 @@ from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
-from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 
@@ -58,7 +58,7 @@ _CONNECTION = "connection"
 _CLIENTS_FILE = "daemon-clients"
 
 
-@frozen
+@dataclass(frozen=True)
 class _CallResult:
     """The result of a call."""
 

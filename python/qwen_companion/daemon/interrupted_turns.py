@@ -8,7 +8,7 @@ stored nowhere else, and a load would delete it from the conversation.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from qwen_companion.daemon.messages import (
     Change,
@@ -19,7 +19,6 @@ from qwen_companion.daemon.messages import (
     TextChange,
     ToolChange,
 )
-from qwen_companion.frozen import frozen
 
 Output = Change | Permission | SlashCommands
 
@@ -29,7 +28,7 @@ _UNKNOWN = ""
 """An id that no turn has."""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Interrupted:
     """The reports of a turn that came after the turn `after`: None for the first turn, `_UNKNOWN` for any place."""
 

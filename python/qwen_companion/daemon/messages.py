@@ -10,7 +10,7 @@ the number of missing characters as `...-more`, and `daemon-fetch` requests all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, get_args
 
 from qwen_companion.daemon.sanitize import Capped
@@ -19,7 +19,6 @@ from qwen_companion.emacs.messages import DAEMON_PREFIX, DaemonCall, Notificatio
 from qwen_companion.emacs.plists import from_plist
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError
-from qwen_companion.frozen import frozen
 
 SHARED = "shared"
 """The scope of a session that all clients of a workspace share."""
@@ -30,7 +29,7 @@ INPUT, OUTPUT, OLD, NEW, DIFF = "input", "output", "old", "new", "diff"
 # --- Emacs to Python --------------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class Connect:
     """`daemon-connect`: use the daemon at `url`, default from the environment, for the workspace `root`.
 
@@ -43,7 +42,7 @@ class Connect:
     sources: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class Start:
     """`daemon-start`: start `program`, a command with arguments, as a daemon for the workspace `root`, and use it."""
 
@@ -51,12 +50,12 @@ class Start:
     program: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Disconnect:
     """`daemon-disconnect`: leave all sessions, and stop a daemon that was started here."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Open:
     """`daemon-open`: open a session, new or shared, for `root`, default the connection's."""
 
@@ -64,12 +63,12 @@ class Open:
     scope: Annotated[str, Words("new", SHARED)] = "new"
 
 
-@frozen
+@dataclass(frozen=True)
 class ListSessions:
     """`daemon-list`: list the workspace's sessions; answered by `daemon-sessions`."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Load:
     """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew.
 
@@ -82,7 +81,7 @@ class Load:
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Close:
     """`daemon-close`: leave `session`; `end` ends it for all its clients."""
 
@@ -90,7 +89,7 @@ class Close:
     end: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class TextPart:
     """A text that the user wrote."""
 
@@ -98,7 +97,7 @@ class TextPart:
     text: Text = field(repr=False)
 
 
-@frozen
+@dataclass(frozen=True)
 class ImagePart:
     """The image in the file `path` of this machine."""
 
@@ -106,7 +105,7 @@ class ImagePart:
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class LinkPart:
     """A reference to the file `path` of the daemon's machine."""
 
@@ -117,7 +116,7 @@ class LinkPart:
 Part = TextPart | ImagePart | LinkPart
 
 
-@frozen
+@dataclass(frozen=True)
 class Prompt:
     """`daemon-prompt`: send these parts as a prompt."""
 
@@ -125,14 +124,14 @@ class Prompt:
     parts: tuple[Part, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Cancel:
     """`daemon-cancel`: end the running turn.  The next prompt in the queue starts."""
 
     session: str
 
 
-@frozen
+@dataclass(frozen=True)
 class SetModel:
     """`daemon-model`: use `model`, an id of `daemon-choices`.  The daemon rewrites its user's settings."""
 
@@ -140,7 +139,7 @@ class SetModel:
     model: str
 
 
-@frozen
+@dataclass(frozen=True)
 class SetMode:
     """`daemon-mode`: use the approval mode `mode`, an id of `daemon-choices`."""
 
@@ -148,7 +147,7 @@ class SetMode:
     mode: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Answer:
     """`daemon-answer`: choose `option` for `permission`, None to dismiss it.
 
@@ -167,7 +166,7 @@ class Answer:
     comments: TextPart | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Fetch:
     """`daemon-fetch`: request a whole text of `tool`.  `index`, from 0, chooses the diff whose side it is."""
 
@@ -177,7 +176,7 @@ class Fetch:
     index: int = 0
 
 
-@frozen
+@dataclass(frozen=True)
 class RemovePrompt:
     """`daemon-remove-prompt`: remove the prompt of `turn` from the queue."""
 
@@ -185,14 +184,14 @@ class RemovePrompt:
     turn: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Fork:
     """`daemon-fork`: fork `session` at its last turn; the reply names the new session, to be loaded next."""
 
     session: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Rewind:
     """`daemon-rewind`: rewind `session` to before the prompt of `turn`; change no files.
 
@@ -203,14 +202,14 @@ class Rewind:
     turn: str
 
 
-@frozen
+@dataclass(frozen=True)
 class AskCommands:
     """`daemon-commands`: request the slash commands."""
 
     session: str
 
 
-@frozen
+@dataclass(frozen=True)
 class AskUsage:
     """`daemon-usage`: request the report on the context window."""
 
@@ -275,7 +274,7 @@ Writes = Annotated[str, Words("project", "user", "unknown")]
 """Which settings on the daemon's machine are rewritten."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Change:
     """One step of a conversation, in `turn` or, if None, outside of turns."""
 
@@ -288,7 +287,7 @@ class Change:
         return 100
 
 
-@frozen
+@dataclass(frozen=True)
 class TextChange(Change):
     """More text of `voice`, to be appended to its text in this turn.
 
@@ -315,7 +314,7 @@ class TextChange(Change):
         return 100 + len(self.text)
 
 
-@frozen
+@dataclass(frozen=True)
 class DiffInfo:
     """A change of the file `path`, the diff `index` of its tool, from 0; sizes in characters.
 
@@ -328,7 +327,7 @@ class DiffInfo:
     new_size: int
 
 
-@frozen
+@dataclass(frozen=True)
 class FilePosition:
     """A place in a file; `line` counts from 1."""
 
@@ -336,7 +335,7 @@ class FilePosition:
     line: int | None
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolChange(Change):
     """The present state of a tool call, which replaces the previous one.
 
@@ -371,7 +370,7 @@ class ToolChange(Change):
         return 500 + texts + 200 * (len(self.diffs) + len(self.places))
 
 
-@frozen
+@dataclass(frozen=True)
 class PlanStep:
     """One line of a plan."""
 
@@ -379,7 +378,7 @@ class PlanStep:
     status: Annotated[str, Words("pending", "running", "done")]
 
 
-@frozen
+@dataclass(frozen=True)
 class PlanChange(Change):
     """The whole plan, which replaces the previous one."""
 
@@ -392,7 +391,7 @@ class PlanChange(Change):
         return 100 + sum(100 + len(step.text) for step in self.steps)
 
 
-@frozen
+@dataclass(frozen=True)
 class UsageChange(Change):
     """The cost of one model answer in tokens, None if unknown; `cached` is the part of `input` from a cache."""
 
@@ -402,7 +401,7 @@ class UsageChange(Change):
     cached: int | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class EndChange(Change):
     """The end of the turn.  `text` is the reason for `failed`.
 
@@ -415,7 +414,7 @@ class EndChange(Change):
     text: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class NoteChange(Change):
     """A remark between the texts.
 
@@ -435,7 +434,7 @@ class NoteChange(Change):
 # --- Python to Emacs --------------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class DaemonState(Notification):
     """`daemon-state`: the connection to the daemon.
 
@@ -452,7 +451,7 @@ class DaemonState(Notification):
     workspace: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ListedSession:
     """A session of the workspace; `updated` is in ms since the epoch, `busy` while a turn is running."""
 
@@ -463,14 +462,14 @@ class ListedSession:
     busy: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class DaemonSessions(Notification):
     """`daemon-sessions`: the sessions of the workspace, newest first."""
 
     sessions: tuple[ListedSession, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Queued:
     """A queued prompt; `by` as for a `TextChange`."""
 
@@ -479,7 +478,7 @@ class Queued:
     by: By | None
 
 
-@frozen
+@dataclass(frozen=True)
 class SessionInfo(Notification):
     """`daemon-session`: the state of an open session, after a change.
 
@@ -503,7 +502,7 @@ class SessionInfo(Notification):
     queue: tuple[Queued, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class Choice:
     """One of the models, or one of the approval modes."""
 
@@ -512,7 +511,7 @@ class Choice:
     description: str | None
 
 
-@frozen
+@dataclass(frozen=True)
 class SessionChoices(Notification):
     """`daemon-choices`: the models and approval modes of a session.
 
@@ -526,7 +525,7 @@ class SessionChoices(Notification):
     model_writes: Writes
 
 
-@frozen
+@dataclass(frozen=True)
 class Turns(Notification):
     """`daemon-turn`: the changes of a session since the previous message, in order."""
 
@@ -535,7 +534,7 @@ class Turns(Notification):
     changes: tuple[Change, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Reset(Notification):
     """`daemon-reset`: clear the chat: the next `batches` messages `daemon-turn` show the session anew.
 
@@ -548,7 +547,7 @@ class Reset(Notification):
     text: str | None
 
 
-@frozen
+@dataclass(frozen=True)
 class Option:
     """A possible answer to a permission.
 
@@ -566,7 +565,7 @@ class Option:
     mode: Annotated[str, Words("before", "auto-edit", "default")] | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class OfferedPlan:
     """A plan that needs approval, and the file `path` that an approved one is saved in."""
 
@@ -574,7 +573,7 @@ class OfferedPlan:
     text: Text = field(repr=False)
 
 
-@frozen
+@dataclass(frozen=True)
 class Permission(Notification):
     """`daemon-permission`: a tool waits for the user, or no longer does.
 
@@ -599,7 +598,7 @@ class Permission(Notification):
     plan: OfferedPlan | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolText(Notification):
     """`daemon-text`: a whole text of a tool; answers `daemon-fetch`."""
 
@@ -611,7 +610,7 @@ class ToolText(Notification):
     text: Text
 
 
-@frozen
+@dataclass(frozen=True)
 class SlashCommand:
     """A slash command, named without its slash; `hint` describes its argument."""
 
@@ -620,7 +619,7 @@ class SlashCommand:
     hint: str
 
 
-@frozen
+@dataclass(frozen=True)
 class SlashCommands(Notification):
     """`daemon-commands`: the slash commands of a session, which replace earlier ones."""
 
@@ -629,7 +628,7 @@ class SlashCommands(Notification):
     commands: tuple[SlashCommand, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class ContextUsageReport(Notification):
     """`daemon-usage`: the context window's content, the daemon's own report in Markdown."""
 
@@ -638,7 +637,7 @@ class ContextUsageReport(Notification):
     text: Text
 
 
-@frozen
+@dataclass(frozen=True)
 class Reply(Notification):
     """`daemon-reply`: the call with `request` has been carried out, or `error` says why not.
 

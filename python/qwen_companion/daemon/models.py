@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
@@ -27,7 +28,6 @@ from pydantic import (
 from pydantic.alias_generators import to_camel, to_snake
 
 from qwen_companion.daemon.errors import ProtocolViolationError
-from qwen_companion.frozen import frozen
 
 _log = logging.getLogger(__name__)
 
@@ -613,7 +613,7 @@ def _read_events(value: object) -> object:
 # --- Answers
 
 
-@frozen
+@dataclass(frozen=True)
 class Cursor:
     """The position in a stream: up to `event_id`, counted in `epoch`.
 
@@ -854,7 +854,7 @@ class MidTurnReply(Wire):
 # --- Prompts
 
 
-@frozen
+@dataclass(frozen=True)
 class TextBlock:
     """Text of a prompt."""
 
@@ -865,7 +865,7 @@ class TextBlock:
         return {"type": "text", "text": self.text}
 
 
-@frozen
+@dataclass(frozen=True)
 class ImageBlock:
     """An image of a prompt: `data` in Base64, of `mime_type`."""
 
@@ -881,7 +881,7 @@ FILE_SCHEME = "file://"
 """The prefix of a link to a file.  The daemon uses the rest literally, without decoding (0.24.4)."""
 
 
-@frozen
+@dataclass(frozen=True)
 class LinkBlock:
     """A link to a file that the daemon may read: `uri` as seen from its host."""
 

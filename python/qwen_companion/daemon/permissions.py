@@ -10,7 +10,6 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import OfferedPlan, Option, Permission, ToolChange
 from qwen_companion.daemon.sanitize import clean, exact, line, reveal
 from qwen_companion.domain import AskedQuestion, QuestionChoice
-from qwen_companion.frozen import frozen
 from qwen_companion.local_ids import local_id
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
@@ -42,7 +41,7 @@ _ONCE = ("allow_once", "reject_once")
 _TEXT_CHARACTERS = 2000
 
 
-@frozen
+@dataclass(frozen=True)
 class Vote:
     """An answer in the daemon's words; `option_id` None dismisses the question.
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +21,6 @@ import httpx2
 from qwen_companion.daemon import errors
 from qwen_companion.daemon.address import clean_token, clean_url
 from qwen_companion.daemon.models import Cursor, W, parse
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 
 REQUEST_S = 30.0
@@ -38,7 +38,7 @@ _CODE = re.compile(r"[a-z_]{1,64}")
 _SECONDS = re.compile(r"[0-9]{1,9}")
 
 
-@frozen
+@dataclass(frozen=True)
 class EventSource:
     """An open event stream: the `epoch` of its ids, and its events' `data`, each a JSON text."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
@@ -14,7 +15,6 @@ from qwen_companion.daemon.client import CANNOT_REWIND, DaemonClient
 from qwen_companion.daemon.errors import DaemonError, GoneError, UnsupportedError
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.transcript import PastPrompt
-from qwen_companion.frozen import frozen
 from qwen_companion.threads import in_thread
 
 NO_PROMPT = "This prompt is not part of the conversation any more."
@@ -26,7 +26,7 @@ _HOOK_EARLY_MS = 1000
 """Most ms by which a hook reports a prompt after its recorded time; mostly it reports first."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Rewound:
     """The whole `prompt` that the conversation was rewound to before, and the `copy` from before, or None."""
 

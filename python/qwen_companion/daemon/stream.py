@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import anyio
 
@@ -22,7 +23,6 @@ from qwen_companion.daemon.errors import (
 )
 from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
 from qwen_companion.daemon.requests import EventSource
-from qwen_companion.frozen import frozen
 from qwen_companion.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ _LONGEST_ORDERED_WAIT_S = 300.0
 """Longest `Retry-After` that is honoured in full, in seconds."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Connected:
     """The daemon answers.  Missed events come before `ReplayDone`."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Frame:
     """An event; a `replayed` one was missed and may be long past."""
 
@@ -52,12 +52,12 @@ class Frame:
     replayed: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class ReplayDone:
     """The end of the replay: later events are live."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Disconnected:
     """The connection is lost because of `reason`, a text for the user; the next try is in `retry_in_s` seconds."""
 
@@ -65,7 +65,7 @@ class Disconnected:
     retry_in_s: float
 
 
-@frozen
+@dataclass(frozen=True)
 class Resync:
     """Missed events are lost; the last item.
 
@@ -76,7 +76,7 @@ class Resync:
     reason: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Ended:
     """The last item: the stream ended for good, because of `error`.
 

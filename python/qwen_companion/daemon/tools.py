@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from qwen_companion.daemon.messages import DIFF, INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
-from qwen_companion.frozen import frozen
 from qwen_companion.local_ids import local_id
 from qwen_companion.texts.unified import unified
 
@@ -28,7 +28,7 @@ _FINAL = ("done", "failed")
 _PREPARING = "preparing"
 
 
-@frozen
+@dataclass(frozen=True)
 class _Diff:
     """A change of the file `path`; `old` is None when the file is known to be new."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import Change, NoteChange, PlanChange, PlanStep, TextChange, ToolChange, UsageChange
@@ -11,7 +12,6 @@ from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import TextStream, clean, line, reveal
 from qwen_companion.daemon.tools import Tools, unknown_content
 from qwen_companion.daemon.turns import Turns
-from qwen_companion.frozen import frozen
 
 _BACKGROUND_DONE = "background_task_completed"
 _BACKGROUND = "background_notification"
@@ -21,7 +21,7 @@ _PLAN_STATUS = {"pending": "pending", "in_progress": "running", "completed": "do
 _SHORT_TEXT = 2000
 
 
-@frozen
+@dataclass(frozen=True)
 class PastPrompt:
     """A prompt of the user: Emacs's id of its `turn`, its `time` in ms since the epoch, and its whole `text`."""
 

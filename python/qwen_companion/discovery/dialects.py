@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
-
-from qwen_companion.frozen import frozen
 
 
 class Base(Enum):
@@ -39,7 +38,7 @@ class Pids(Enum):
     CANDIDATES = "all that a CLI may take for its editor; see `discovery.editor_pids`"
 
 
-@frozen
+@dataclass(frozen=True)
 class File:
     """A discovery file: `directories` below `base`, `name` with {pid} and {port}, `content` as a JSON object.
 
@@ -58,7 +57,7 @@ class File:
 Variables = tuple[tuple[str, Value], ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class Dialect:
     """One generation of a CLI: the `file` it reads, and the `variables` it wants in its terminal."""
 

@@ -15,12 +15,11 @@ import secrets
 import stat
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
 from qwen_companion.discovery.editor_pids import editor_pids
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.processes import has_ended, process_space, start_of
 
@@ -37,7 +36,7 @@ _MAX_BYTES = 1024 * 1024
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@frozen
+@dataclass(frozen=True)
 class Publication:
     """The result of publishing: the `environment` for terminals, and `warnings` for the user about files left out.
 
@@ -49,7 +48,7 @@ class Publication:
     warnings: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class _Owner:
     """The Emacs a file stands for; the fields are those of `MARKER`."""
 

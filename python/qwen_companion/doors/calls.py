@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
-from qwen_companion.frozen import frozen
 from qwen_companion.sockets import Connection
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class HookCall:
     gone: anyio.Event = field(default_factory=anyio.Event)
 
 
-@frozen
+@dataclass(frozen=True)
 class Reply:
     """The reply to a call: the `answer`, and what to do `after` it has been sent."""
 

@@ -23,7 +23,6 @@ from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.doors.prompt_files import append_prompt
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import EmacsUnavailableError, PromptError
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.ide.tools import Editor
 from qwen_companion.threads import in_thread
@@ -36,7 +35,7 @@ POLL_S = 0.1
 BUSY = "Emacs is busy and shows no review."
 
 
-@frozen
+@dataclass(frozen=True)
 class Limits:
     """How long, in seconds, to wait at most.
 
@@ -54,7 +53,7 @@ class Limits:
     key_s: float = 3.0
 
 
-@frozen
+@dataclass(frozen=True)
 class Asker:
     """The CLI that asks: the process of `peer`, its `label` for the user, its `session` for Emacs.
 

@@ -11,11 +11,11 @@ import os
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE, ask
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
-from qwen_companion.frozen import frozen
 from qwen_companion.state import write_private
 
 PATH = "/hook"
@@ -90,7 +90,7 @@ NO_ANSWER = "Emacs does not answer, so it does not review this change."
 """What the user reads in the terminal, or else the model, where the command hook gets no answer."""
 
 
-@frozen
+@dataclass(frozen=True)
 class CommandHook:
     """The program `curl`, and the `header` file with the secret, by which a CLI calls the hook before its edits.
 

@@ -18,11 +18,10 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 
 VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 """Names the layer to a CLI."""
@@ -53,7 +52,7 @@ class LayerError(CompanionError):
     """A file of settings cannot be read, or ours cannot be written; the text says which and why."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Installed:
     """The result of installing: the `environment` for terminals, and `warnings` for the user."""
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from qwen_companion.domain import Peer
-from qwen_companion.frozen import frozen
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
 
 
-@frozen
+@dataclass(frozen=True)
 class Subscription:
     """Which events a listener hears of: those named `event`, of the tools whose names match `tools`.
 
@@ -31,7 +31,7 @@ class Subscription:
     hold_s: float = 0.0
 
 
-@frozen
+@dataclass(frozen=True)
 class Block:
     """Keeps a prompt from the model, and so ends the turn; the user reads the `reason`."""
 
@@ -44,7 +44,7 @@ Fitting = Callable[[int], "str | None"]
 Words = str | Fitting | Block
 
 
-@frozen
+@dataclass(frozen=True)
 class Report:
     """An event that the `cli` in the process of `peer` has reported at `time`, in ms since the epoch.
 

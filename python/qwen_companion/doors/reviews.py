@@ -33,7 +33,6 @@ from qwen_companion.doors.hook_settings import OPEN, covers
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
@@ -81,7 +80,7 @@ _MOST_DIFFERENCE = 8000
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
-@frozen
+@dataclass(frozen=True)
 class _Facts:
     """An edit compared with the disk: the `data` there, None where there is no file, and the text `proposed` for it.
 

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from qwen_companion.domain import CliState, Todo
 from qwen_companion.doors import events
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object
 
 IDLE = "idle"
@@ -29,7 +28,7 @@ _MAX_WORDS = 60
 """How much of a prompt or a question is shown, in characters."""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Agent:
     """A subagent of some kind, which was started in the turn `prompt_id`."""
 
@@ -38,7 +37,7 @@ class _Agent:
     running: bool = True
 
 
-@frozen
+@dataclass(frozen=True)
 class _Known:
     state: CliState
     agents: Mapping[str, _Agent] = field(default_factory=dict[str, _Agent])

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors.prompt_files import append_line
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 
 _NEWEST_BYTES = 1024 * 1024
@@ -31,7 +31,7 @@ _TRIM_BYTES = 4 * 1024 * 1024
 """Size from which events are forgotten with a new prompt."""
 
 
-@frozen
+@dataclass(frozen=True)
 class AskedCall:
     """A call of `tool`; hooks name it `call`."""
 
@@ -39,7 +39,7 @@ class AskedCall:
     call: str
 
 
-@frozen
+@dataclass(frozen=True)
 class TerminalFiles:
     """The file `events` that a CLI writes, and `answers`, which it reads; both lie in `directory`."""
 

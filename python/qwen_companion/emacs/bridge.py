@@ -38,7 +38,6 @@ from qwen_companion.errors import (
     MessageError,
     SpoolError,
 )
-from qwen_companion.frozen import frozen
 from qwen_companion.sockets import connection_of, is_of_another_user
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -73,7 +72,7 @@ class _Call(Generic[ReplyT]):
     """Whether the waiting task was cancelled; a call that is not sent yet is dropped then."""
 
 
-@frozen
+@dataclass(frozen=True)
 class _Reply:
     kind: str
     uid: Sexp

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
@@ -36,7 +36,6 @@ from qwen_companion.emacs.plists import (
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import HelloError, MessageError, SpoolError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""
@@ -114,7 +113,7 @@ def _parse_session_state(values: Plist) -> domain.SessionState:
     )
 
 
-@frozen
+@dataclass(frozen=True)
 class Hello:
     """The first line that Emacs writes to standard input.  `port` 0 and `token` "" ask for a new one.
 
@@ -164,7 +163,7 @@ class Hello:
 # --- Emacs to Python --------------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class Roots:
     """`roots`: the open workspace roots, absolute, without trailing slash."""
 
@@ -182,14 +181,14 @@ class Roots:
                 raise MessageError(f":roots has a name that cannot be used: {error}") from None
 
 
-@frozen
+@dataclass(frozen=True)
 class Watch:
     """`watch`: the user has opened or closed the list of what the CLIs are told."""
 
     on: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class ReviewOutcome:
     """`outcome`: the user decided on a proposal.
 
@@ -203,14 +202,14 @@ class ReviewOutcome:
     mode: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ReviewRelease:
     """`release`: the user wants to answer the plan or the questions `id` in the terminal, which waits for Emacs."""
 
     id: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Compare:
     """`compare`: compare two texts; answered by `compared` with the same id.
 
@@ -225,7 +224,7 @@ class Compare:
         return Compared(self.id, None)
 
 
-@frozen
+@dataclass(frozen=True)
 class Merge:
     """`merge`: merge texts; answered by `merged` with the same id.
 
@@ -243,17 +242,17 @@ class Merge:
         return Merged(self.id, None)
 
 
-@frozen
+@dataclass(frozen=True)
 class Stop:
     """`stop`: end, and leave nothing behind."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Ping:
     """`ping`: check that the event loop is running; it answers."""
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalWatch:
     """`journal-watch`: the user has begun, or ceased, to look at what agents changed; asks for `TurnChanges`."""
 
@@ -264,7 +263,7 @@ OF_WORKTREES = ("tree", "begun", "merge")
 """Scopes of changes that are found by git, not in a record."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ChangeScope:
     """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
@@ -290,7 +289,7 @@ class ChangeScope:
             raise MessageError(f":scope {self.scope} lacks its turn, session or worktree")
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalFiles:
     """`journal-files`: asks for the files that were changed in `scope`; the answer is a `JournalReply`."""
 
@@ -298,7 +297,7 @@ class JournalFiles:
     scope: Annotated[ChangeScope, domain.INLINE]
 
 
-@frozen
+@dataclass(frozen=True)
 class WantedFile:
     """The file `path`, which was `previous` if Emacs was told that it was renamed."""
 
@@ -306,7 +305,7 @@ class WantedFile:
     previous: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalTexts:
     """`journal-texts`: asks for the bytes of `files` before and after their changes in `scope`.
 
@@ -318,7 +317,7 @@ class JournalTexts:
     files: tuple[WantedFile, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalSpans:
     """`journal-spans`: asks which lines of the file `path` are an agent's; the answer is a `JournalReply`."""
 
@@ -326,7 +325,7 @@ class JournalSpans:
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalOrigins:
     """`journal-origins`: asks who wrote each line of the file `path`; the answer is a `JournalReply`.
 
@@ -339,7 +338,7 @@ class JournalOrigins:
     encoded: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalPrompts:
     """`journal-prompts`: asks for the whole prompts of `turns`, and who worked in them; gets a `JournalReply`."""
 
@@ -347,7 +346,7 @@ class JournalPrompts:
     turns: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalSeen:
     """`journal-seen`: the user has marked changes of `turn` as `seen`, or as not seen.
 
@@ -360,7 +359,7 @@ class JournalSeen:
     seen: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalRewound:
     """`journal-rewound`: `conversation` goes on before its turn that began at `since`, in ms since the epoch.
 
@@ -376,7 +375,7 @@ class JournalRewound:
     begins: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class RewindRecorded:
     """`rewind-recorded`: end the connected CLI `session`, and rewind its `conversation` to before a prompt.
 
@@ -396,7 +395,7 @@ class RewindRecorded:
     prompt: str
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalWrote:
     """`journal-wrote`: Emacs itself has just written, renamed or deleted `paths`.
 
@@ -411,7 +410,7 @@ class JournalWrote:
     action: Annotated[str, domain.Words("undo", "bring-back", "merge", "commit")] | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalBusy:
     """`journal-busy`: asks at which of `paths` an agent is at work; with `wait`, answered when at none, or late."""
 
@@ -420,7 +419,7 @@ class JournalBusy:
     wait: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalPrune:
     """`journal-prune`: asks to forget those of `turns` of `root` that have ended; gets a `JournalReply`.
 
@@ -432,7 +431,7 @@ class JournalPrune:
     turns: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalMerge:
     """`journal-merge`: asks where changes in the worktree `root` are merged to; the reply has that root.
 
@@ -443,7 +442,7 @@ class JournalMerge:
     root: str
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalWorktrees:
     """`journal-worktrees`: asks which worktrees the repository of `root` has, or all there is to know of `tree`.
 
@@ -455,7 +454,7 @@ class JournalWorktrees:
     tree: str | None
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalFile:
     """`journal-file`: asks for the bytes of the file `path` at a place as they are now: those after in the one text."""
 
@@ -463,7 +462,7 @@ class JournalFile:
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalPut:
     """`journal-put`: asks to write the file `path` at a place: the bytes that `text` has in base64, or to `delete` it.
 
@@ -481,7 +480,7 @@ class JournalPut:
     since: int | None
 
 
-@frozen
+@dataclass(frozen=True)
 class ChosenChange:
     """The change of a file, see `WantedFile`: all of it, or what makes `text` of it, bytes in base64.
 
@@ -493,7 +492,7 @@ class ChosenChange:
     text: domain.Text | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalStage:
     """`journal-stage`: asks to put changes in `scope` into the index of git, or for a patch of them.
 
@@ -529,7 +528,7 @@ JournalRequest = JournalSeen | JournalWrote | JournalRewound | JournalAnswered
 JournalCall = JournalWatch | JournalRequest
 
 
-@frozen
+@dataclass(frozen=True)
 class Prompt:
     """`prompt`: the CLI that watches `file`, which is in the spool directory, is to get the prompt `text`.
 
@@ -541,12 +540,12 @@ class Prompt:
     session: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class RegistryLook:
     """`registry-look`: the user looks at the registered CLIs; asks how they are now, and their editors."""
 
 
-@frozen
+@dataclass(frozen=True)
 class RegistryPrompt:
     """`registry-prompt`: the conversation `session` of the registered CLI `cli` is to get the prompt `text`.
 
@@ -561,7 +560,7 @@ class RegistryPrompt:
     program: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class RegistryEnd:
     """`registry-end`: the process of the registered CLI `cli` is to end; answered by `registry-ended`."""
 
@@ -571,7 +570,7 @@ class RegistryEnd:
 RegistryCall = RegistryLook | RegistryPrompt | RegistryEnd
 
 
-@frozen
+@dataclass(frozen=True)
 class ListRecorded:
     """`list-recorded`: asks which conversations were recorded in `directory`; answered by `recorded-sessions`."""
 
@@ -579,7 +578,7 @@ class ListRecorded:
     directory: str
 
 
-@frozen
+@dataclass(frozen=True)
 class ListPlans:
     """`list-plans`: asks for the plans approved in `directory`, or those of `conversation`; answered by `plans`."""
 
@@ -591,7 +590,7 @@ class ListPlans:
 QueuedCall = Compare | Merge | Prompt | ListRecorded | ListPlans
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolsOffered:
     """`tools`: the tools that Emacs offers to models, and what it tells them by itself: after edits, with prompts."""
 
@@ -600,7 +599,7 @@ class ToolsOffered:
     with_prompts: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolAnswer:
     """`tool-answer`: the answer to `tool-call`: items, or an error that tells the model why there are none.
 
@@ -614,7 +613,7 @@ class ToolAnswer:
     error: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class WantedPlace:
     """A place whose CLIs are to be served: its `name`, as names of its files begin, and the `hops` that lead there.
 
@@ -650,14 +649,14 @@ class WantedPlace:
             raise MessageError(f"a name of a place cannot be used: {error}") from None
 
 
-@frozen
+@dataclass(frozen=True)
 class PlacesWanted:
     """`places`: all places whose CLIs are to be served; those that are not among them any more are left."""
 
     places: tuple[WantedPlace, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class RunAt:
     """`run-at`: asks how to run `command` in a terminal at `place`, in `directory` or the `project` it belongs to.
 
@@ -671,7 +670,7 @@ class RunAt:
     command: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class PlacePassword:
     """`place-password`: the `secret` that the way to `place` asks for, nil for no answer."""
 
@@ -679,7 +678,7 @@ class PlacePassword:
     secret: str | None = field(default=None, repr=False)
 
 
-@frozen
+@dataclass(frozen=True)
 class ListPlaceFiles:
     """`list-place-files`: asks for the names of the files below `directory` at `place`, by its name there."""
 
@@ -691,7 +690,7 @@ PlaceCall = RunAt | PlacePassword | ListPlaceFiles
 """What is asked of a place."""
 
 
-@frozen
+@dataclass(frozen=True)
 class DaemonCall:
     """`daemon-...`: a call for the client of the daemon, which is imported with the first of these.
 
@@ -847,7 +846,7 @@ class Notification(Outgoing[None]):
         """Ignore what the handler happened to return."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Published(Notification):
     """`published`: the discovery files are on disk, with the variables for terminals and warnings for the user.
 
@@ -865,7 +864,7 @@ class Published(Notification):
     guarded: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class FileList(Notification):
     """`files`: the names of all present discovery files.  Emacs removes them if this process cannot."""
 
@@ -873,12 +872,12 @@ class FileList(Notification):
     files: Sequence[str]
 
 
-@frozen
+@dataclass(frozen=True)
 class Serving(Notification):
     """`serving`: MCP requests are being answered."""
 
 
-@frozen
+@dataclass(frozen=True)
 class SessionChanges(Notification):
     """`sessions`: sessions that are new or have changed since the last message, and the ids of those that have gone.
 
@@ -910,7 +909,7 @@ class SessionChanges(Notification):
         )
 
 
-@frozen
+@dataclass(frozen=True)
 class ContextSent(Notification):
     """`context-sent`: the last context of a session's CLI, while the user is looking; `text` is the exact JSON.
 
@@ -925,7 +924,7 @@ class ContextSent(Notification):
     context: domain.ToldContext
 
 
-@frozen
+@dataclass(frozen=True)
 class HookAnswers(Notification):
     """`hook-answers`: what the hooks of a session were answered, the newest first, while the user is looking."""
 
@@ -933,7 +932,7 @@ class HookAnswers(Notification):
     answers: tuple[domain.HookAnswer, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class ExclusionList(Notification):
     """`exclusions`: the open files that a CLI is not told of, while the user is looking."""
 
@@ -941,7 +940,7 @@ class ExclusionList(Notification):
     exclusions: tuple[domain.Exclusion, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class PlaceState(Notification):
     """`place`: the state of the pipe to the place `name`: "connecting", "asking", "ready", "lost" or "failed".
 
@@ -962,7 +961,7 @@ class PlaceState(Notification):
     line: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class PlaceFile(Notification):
     """`place-file`: the visited file `name` at a place was written at `time`, in ms since the epoch.
 
@@ -975,7 +974,7 @@ class PlaceFile(Notification):
     moved: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class PlaceVersion(Notification):
     """`place-version`: how git has the file `name` of a place, which a buffer visits, in the words of VC.
 
@@ -989,7 +988,7 @@ class PlaceVersion(Notification):
     branch: str | None
 
 
-@frozen
+@dataclass(frozen=True)
 class PlaceFiles(Notification):
     """`place-files`: the names of the files below `directory` at `place` that git does not ignore, relative to it.
 
@@ -1001,7 +1000,7 @@ class PlaceFiles(Notification):
     files: tuple[str, ...]
 
 
-@frozen
+@dataclass(frozen=True)
 class RunCommand(Notification):
     """`run-command`: the `command` that runs a CLI at a place, or the `error` why there is none.
 
@@ -1016,7 +1015,7 @@ class RunCommand(Notification):
     error: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ProposalOpen(Outgoing["str | None"]):
     """`proposal-open`: a CLI proposes a text for a file.  Emacs answers why it cannot be reviewed, or nil.
 
@@ -1061,21 +1060,21 @@ class _Question(Outgoing[bool]):
         return not is_nil(reply)
 
 
-@frozen
+@dataclass(frozen=True)
 class FileVisited(_Question):
     """`file-visited`: asks whether a buffer visits the file `path`."""
 
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class EditBegins(_Question):
     """`edit-begins`: an agent is about to change the file `path`; asks whether a buffer that is checked visits it."""
 
     path: str
 
 
-@frozen
+@dataclass(frozen=True)
 class ProposalClose(Outgoing["str | None"]):
     """`proposal-close`: end the review of a proposal, which was answered in the terminal, without an outcome.
 
@@ -1092,7 +1091,7 @@ class ProposalClose(Outgoing["str | None"]):
         return None if is_nil(reply) else Plist(reply).text(spool)
 
 
-@frozen
+@dataclass(frozen=True)
 class ProposalOrphan(Notification):
     """`proposal-orphan`: the CLI that waits for a proposal has gone, or no longer waits for the `reason`."""
 
@@ -1100,7 +1099,7 @@ class ProposalOrphan(Notification):
     reason: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class ProposalReleased(Notification):
     """`proposal-released`: the terminal asks about a plan or questions now, for the `reason`.
 
@@ -1112,7 +1111,7 @@ class ProposalReleased(Notification):
     answerable: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class ProposalWritten(Notification):
     """`proposal-written`: the CLI has written the file of an accepted proposal, `exactly` as accepted or otherwise."""
 
@@ -1120,7 +1119,7 @@ class ProposalWritten(Notification):
     exactly: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class TypeKey(_Question):
     """`type-key`: asks to type `key` into the terminal of the CLI of the plan `id`; Emacs answers whether it has.
 
@@ -1132,14 +1131,14 @@ class TypeKey(_Question):
     prompt: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Delivered(Notification):
     """`delivered`: the outcome of a proposal has gone out to its CLI, or there is nobody left to send it to."""
 
     id: str
 
 
-@frozen
+@dataclass(frozen=True)
 class Compared(Notification):
     """`compared`: the answer to `compare`.
 
@@ -1152,7 +1151,7 @@ class Compared(Notification):
     hunks: Numbers | None
 
 
-@frozen
+@dataclass(frozen=True)
 class Merged(Notification):
     """`merged`: the answer to `merge`.
 
@@ -1167,7 +1166,7 @@ class Merged(Notification):
     conflicts: int = 0
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolCall(Notification):
     """`tool-call`: a model calls a tool; answered by `tool-answer` with the same id.
 
@@ -1183,7 +1182,7 @@ class ToolCall(Notification):
     deadline: int
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolCalled(Notification):
     """`tool-called`: a tool call that is over, while the user is looking; `text` is the whole answer.
 
@@ -1200,14 +1199,14 @@ class ToolCalled(Notification):
     text: domain.Text
 
 
-@frozen
+@dataclass(frozen=True)
 class Notice(Notification):
     """`notice`: show the user a warning or an error."""
 
     text: str
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedSessions(Notification):
     """`recorded-sessions`: the answer to the request `id`, the newest conversation first."""
 
@@ -1215,7 +1214,7 @@ class RecordedSessions(Notification):
     sessions: Sequence[domain.RecordedSession]
 
 
-@frozen
+@dataclass(frozen=True)
 class Plans(Notification):
     """`plans`: the answer to the request `id`, the newest plan first."""
 
@@ -1223,7 +1222,7 @@ class Plans(Notification):
     plans: Sequence[domain.KeptPlan]
 
 
-@frozen
+@dataclass(frozen=True)
 class RegisteredClis(Notification):
     """`registered`: the registered CLIs that are new or have changed, and the ids of those that have gone.
 
@@ -1239,7 +1238,7 @@ class RegisteredClis(Notification):
     told: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class RegistryEnded(Notification):
     """`registry-ended`: the process of the CLI `cli` has `ended`, or did not in time."""
 
@@ -1247,7 +1246,7 @@ class RegistryEnded(Notification):
     ended: bool
 
 
-@frozen
+@dataclass(frozen=True)
 class RegistryReceipt(Notification):
     """`registry-receipt`: what became of the prompt of the request `id`; another one for it may come later.
 
@@ -1262,7 +1261,7 @@ class RegistryReceipt(Notification):
     reason: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class RecordedRewound(Notification):
     """`recorded-rewound`: the answer to the request `id`: all of the prompt before which the conversation goes on.
 
@@ -1275,7 +1274,7 @@ class RecordedRewound(Notification):
     error: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class TurnChanges(Notification):
     """`journal-turns`: new and changed turns since the last message, while the user is looking.
 
@@ -1288,14 +1287,14 @@ class TurnChanges(Notification):
     reset: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class RewindTook(Notification):
     """`rewind-took`: a CLI has rewound its conversation itself; `turn` has what that took of the user's edits."""
 
     turn: Annotated[domain.TurnChange, domain.INLINE]
 
 
-@frozen
+@dataclass(frozen=True)
 class Unrecorded(Notification):
     """`journal-unrecorded`: all roots that are not recorded, each with the reason.
 
@@ -1307,7 +1306,7 @@ class Unrecorded(Notification):
     crowded: Mapping[str, int]
 
 
-@frozen
+@dataclass(frozen=True)
 class FileVersion:
     """The bytes of a file and its `permissions`; None for a link, whose bytes are where it leads."""
 
@@ -1315,7 +1314,7 @@ class FileVersion:
     permissions: int | None
 
 
-@frozen
+@dataclass(frozen=True)
 class Texts:
     """A file before and after a change, None where it was not there, or the `error`; see `ChangedFile`.
 
@@ -1333,7 +1332,7 @@ class Texts:
     apart: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class JournalReply(Notification):
     """`journal-reply`: the answer to the request `id` about the journal, or in `error` why there is none.
 

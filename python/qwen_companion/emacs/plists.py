@@ -23,7 +23,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -38,7 +38,6 @@ from sexpdata import (
 from qwen_companion.domain import INLINE, LONG, Key, Words
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError, SpoolError
-from qwen_companion.frozen import frozen
 
 INLINE_TEXT_BYTES = 8 * 1024
 """Largest text, in UTF-8 bytes, that goes inside a frame: parsing it takes Python 0.7 ms; a file takes 0.05."""
@@ -229,7 +228,7 @@ def _integer(value: Sexp, key: str) -> int:
 # --- Dataclasses ------------------------------------------------------------------------------------------------------
 
 
-@frozen
+@dataclass(frozen=True)
 class FieldType:
     """The annotation of a field taken apart: its type, whether it may be None, and the marks of `Annotated`."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from qwen_companion.domain import HIDE, SHOW, Peer, PlaceNames
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.context import ResolvedPath
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def kind_of(path: str) -> str | None:
     return "file" if os.path.exists(path) else None
 
 
-@frozen
+@dataclass(frozen=True)
 class Access:
     """The files that one CLI may be sent, by their names where it runs.
 

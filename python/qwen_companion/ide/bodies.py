@@ -8,9 +8,8 @@ emptied is stored, so that its tool call can still be answered.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from qwen_companion.frozen import frozen
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -30,7 +29,7 @@ class BodyTooLargeError(Exception):
     """A body is too large to be answered as a request; the text says so to its sender."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Body:
     """The body of a request, of `size` bytes.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qwen_companion.domain import Snapshot
 from qwen_companion.file_names import LONGEST_BYTES
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.models import Json, active_file, ide_context, open_file
 
 MAX_FILES = 10
@@ -16,7 +16,7 @@ MAX_SELECTION_UNITS = 16384
 """UTF-16 code units, the unit in which the CLI counts (spec C6)."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ResolvedPath:
     """A path as given, and its real path."""
 

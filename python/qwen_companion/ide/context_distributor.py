@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import HIDDEN, Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
@@ -43,7 +42,7 @@ NOT_ON_DISK = "not on disk"
 UNKNOWN = "not checked yet"
 
 
-@frozen
+@dataclass(frozen=True)
 class _Job:
     """The inputs of one round."""
 
@@ -65,7 +64,7 @@ class _Job:
         return files, self.roots, self.settings.all_roots, self.exclusions
 
 
-@frozen
+@dataclass(frozen=True)
 class _Findings:
     """The findings about a job from the disk and the rules.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.replies import refuse
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ HOSTS = ("127.0.0.1", "localhost", "host.docker.internal")
 """Names that CLIs connect to: the second in old versions, the third in a container."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Keys:
     """The `port` and `token` that admit a request; on some paths one of `secrets` replaces the token."""
 

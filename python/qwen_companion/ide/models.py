@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from qwen_companion.domain import ToldContext, ToldFile
-from qwen_companion.frozen import frozen
 
 CONTEXT_UPDATE = "ide/contextUpdate"
 DIFF_ACCEPTED = "ide/diffAccepted"
@@ -26,7 +26,7 @@ ANONYMOUS_CLIENT = "streamable-http-client"
 Json = dict[str, Any]
 
 
-@frozen
+@dataclass(frozen=True)
 class McpTool:
     """A tool as `tools/list` shows it."""
 

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -19,13 +20,12 @@ import psutil
 
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 from qwen_companion.processes import parent_of, start_of
 from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
-@frozen
+@dataclass(frozen=True)
 class Caller:
     """The calling program.  `name` and `version` are "" if unknown."""
 
@@ -39,7 +39,7 @@ class Caller:
         return f"{self.name} {self.version}".strip()
 
 
-@frozen
+@dataclass(frozen=True)
 class _Product:
     """A CLI: its npm package, its program and its display name.
 

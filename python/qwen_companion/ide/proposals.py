@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from qwen_companion.domain import AskedQuestion, KnownProposal
-from qwen_companion.frozen import frozen
 
 HOOK_PREFIX = "hook-"
 """Prefix of the ids of proposals by a CLI's hook, which end with its request."""
@@ -29,7 +28,7 @@ FILE, PLAN, QUESTION = "file", "plan", "question"
 """Kinds of proposals: a text for a file, a plan, or questions with the text of the answers."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Decision:
     """The user's decision: `content` is the accepted text, None for a rejection.
 

@@ -25,7 +25,6 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS as HANDSHAKE_PROTOCOL_
 
 from qwen_companion import __version__
 from qwen_companion.domain import KnownSession
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import MAX_BODY_BYTES, Body
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import reply
@@ -61,7 +60,7 @@ class _OpeningKey(NamedTuple):
     protocol: bytes | None
 
 
-@frozen
+@dataclass(frozen=True)
 class _Opening:
     """An `initialize`, or with a session a `tools/list`, of the usual form and size."""
 
@@ -69,7 +68,7 @@ class _Opening:
     id: str | int
 
 
-@frozen
+@dataclass(frozen=True)
 class _Handshake:
     """The client in an `initialize`, and the version of the protocol in the answer."""
 
@@ -78,7 +77,7 @@ class _Handshake:
     protocol: str
 
 
-@frozen
+@dataclass(frozen=True)
 class _Answer:
     """The `result` of a request as JSON; `handshake` for an `initialize`, else None."""
 

@@ -18,6 +18,7 @@ import importlib.util
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +30,6 @@ from uvicorn.server import ServerState
 
 from qwen_companion.domain import KnownSession
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard, Keys
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse, reply
@@ -85,7 +85,7 @@ _CONNECTION = "qwen_companion.connection"
 """Key of a request's `_Protocol` in its state."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Door:
     """Another application on the same port, with a `secret` of its own."""
 

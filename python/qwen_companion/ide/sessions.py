@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer, SessionState
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.streams import OpenStreams, Stream, event
 from qwen_companion.processes import ended
@@ -80,7 +79,7 @@ In the first one the end of the client's side is read, and the connection is clo
 SESSION_HEADER = b"mcp-session-id"
 
 
-@frozen
+@dataclass(frozen=True)
 class Timing:
     """The limits above, in seconds."""
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, DiffAccepted, close_result, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
@@ -21,7 +21,7 @@ OPEN_S = 1.0
 """How long `openDiff` waits to hear whether Emacs shows the review, in seconds.  A busy Emacs shows it later."""
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolResult:
     """The answer to a tool call: one text block, or empty content if `text` is None."""
 

@@ -10,10 +10,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 
-from qwen_companion.frozen import frozen
 from qwen_companion.processes import parent_of
 
 SAMPLE_S = 1.0
@@ -37,7 +37,7 @@ _KNOWN_S = 5.0
 _HAS_PROC = os.path.exists("/proc/self/schedstat")
 
 
-@frozen
+@dataclass(frozen=True)
 class Probe:
     """The bytes that process `pid` writes, or with `below`, whether the processes that it has started run."""
 
@@ -45,7 +45,7 @@ class Probe:
     below: bool = False
 
 
-@frozen
+@dataclass(frozen=True)
 class Work:
     """What `written_by` and `last_input` return of a process."""
 

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.baselines import FAILURES, reason_of
 from qwen_companion.journal.changes import Net, renamed, sizes, with_renames
 from qwen_companion.journal.names import Names
@@ -28,7 +27,7 @@ class RecordError(CompanionError):
     """A request about the record cannot be answered; the text says why."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Scope:
     """See `ChangeScope` of the messages; `turn` is a number of this record."""
 
@@ -37,7 +36,7 @@ class Scope:
     session: str | None = None
 
 
-@frozen
+@dataclass(frozen=True)
 class Summary:
     """A turn as Emacs is told of it, with all its `files`."""
 

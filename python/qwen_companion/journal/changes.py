@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.store import Write
 from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.texts.hunks import Budget, compare, split_lines
@@ -32,7 +31,7 @@ _SNIFFED = 8000
 """Bytes in which git looks for a zero to tell a binary file."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Net:
     """A file `before` and `after` the writes of agents; edits of others are in both, unless it is `mixed`."""
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import anyio
 
 from qwen_companion.domain import READ_TOOL, WaitingProposal
 from qwen_companion.doors.listeners import Report, Words
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.model_news import ModelNews, attached_files
@@ -257,7 +256,7 @@ class HookReports:
         return None
 
 
-@frozen
+@dataclass(frozen=True)
 class CallValues:
     """What a hook says of a call of `tool`: the file that it edits, or the directory that it runs in; "" for none."""
 

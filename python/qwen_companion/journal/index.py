@@ -14,9 +14,9 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 
-from qwen_companion.frozen import frozen
 from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, can_be_held, inode_at
@@ -35,7 +35,7 @@ _GITLINK = "160000"
 _MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
 
 
-@frozen
+@dataclass(frozen=True)
 class Listing:
     """Differences from the index: `changed` with the index's entries, and `unknown` paths, relative to the top.
 

@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from qwen_companion.frozen import frozen
 from qwen_companion.inotify import is_local, library
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.repository import Repository
@@ -25,7 +24,7 @@ from qwen_companion.journal.versions import Version, inode_of
 from qwen_companion.state import write_private
 
 
-@frozen
+@dataclass(frozen=True)
 class LastLook:
     """A look at a root, begun at `time`, in ns, in the repository with the work tree `top`.
 

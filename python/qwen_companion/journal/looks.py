@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.indexes import Indexes
@@ -28,7 +27,7 @@ Skip = Callable[[bytes], bool]
 """Returns whether a look is to leave a file alone, as somebody else records it."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Change:
     """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now.
 
@@ -66,7 +65,7 @@ class Found:
         self.left_out.append(f"{os.fsdecode(name).encode('utf-8', 'replace').decode()}: {reason}")
 
 
-@frozen
+@dataclass(frozen=True)
 class Look:
     """A look at the files of the repository of `index`: what git lists, and which `paths` of that may be recorded."""
 

@@ -19,7 +19,6 @@ from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from types import MappingProxyType
 
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.changes import ALIKE, MAX_COMPARED, STEPS, is_binary, lines_of
 from qwen_companion.journal.contents import read_version
 from qwen_companion.journal.sites import Files
@@ -79,7 +78,7 @@ class Text:
             line += count
 
 
-@frozen
+@dataclass(frozen=True)
 class _Known:
     """What is kept of a file: its `text` after the write of the number `last`, None where it is not comparable."""
 

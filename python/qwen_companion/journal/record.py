@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.answers import Answers, RecordError
 from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
@@ -44,7 +43,7 @@ _MAX_STAMPS = 10_000
 """Only those of the last seconds matter."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Cause:
     """The author of a write: an agent in `turn` by `tool`, or with None somebody else, without a tool the user."""
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from qwen_companion.frozen import frozen
 from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.git import common_directory, git_directory, repository
@@ -20,7 +20,7 @@ COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.sy
 _CONVERTS = re.compile(rb"(?<![-!\w])(?:text|eol|crlf|filter|ident|working-tree-encoding)\b")
 
 
-@frozen
+@dataclass(frozen=True)
 class Repository:
     """A repository of the user's: its work tree `top`, its own directory and the one that worktrees share."""
 

@@ -16,7 +16,6 @@ from typing import ParamSpec, TypeVar
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer, Usage
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
@@ -37,7 +36,7 @@ MOST_OF_PROMPT = 10_000
 """Characters of a prompt that are recorded."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Call:
     """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root."""
 
@@ -71,7 +70,7 @@ class Running:
     """Files at which its model was told that another agent works."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Worker:
     """Somebody who may be writing, for `session`, by `tool`.  `probe`: only if that does something just then."""
 

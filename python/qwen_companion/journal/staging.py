@@ -14,10 +14,9 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 from qwen_companion.git import Git, items, place
 from qwen_companion.journal.changes import Net, is_binary, merged_bytes
 from qwen_companion.journal.repository import Repository, find_repository
@@ -47,7 +46,7 @@ class OthersStagedError(StagingError):
         self.count = count
 
 
-@frozen
+@dataclass(frozen=True)
 class Entry:
     """A file in an index: git's `mode`, in octal, and the digest of its bytes."""
 

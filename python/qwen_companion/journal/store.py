@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from qwen_companion.domain import Usage
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.contents import Contents, columns_of, read_version
 from qwen_companion.journal.database import Database
 from qwen_companion.journal.versions import Version
@@ -65,7 +64,7 @@ _SELECT_TURN = "select id, session, client, source, prompt, start, end, undone, 
 SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool, agent from writes"
 
 
-@frozen
+@dataclass(frozen=True)
 class TurnRow:
     """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process.
 
@@ -86,7 +85,7 @@ class TurnRow:
     text: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class Write:
     """The change of `path` from one version to another; None stands for no file.  `turn` is None if no agent wrote."""
 
@@ -98,7 +97,7 @@ class Write:
     agent: str = ""
 
 
-@frozen
+@dataclass(frozen=True)
 class SeenRow:
     """The user's mark on a file in a turn: all of it as long as it has `digest`, or some hunks."""
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 
 from qwen_companion import inotify as system
-from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify, InotifyWatch, open_inotify
 from qwen_companion.threads import in_thread
 
@@ -18,7 +18,7 @@ _MASK = (
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Coverage:
     """The reach of a watch.  `complete`: each change is told.  `grown`: of a directory, earlier changes were not."""
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.changes import is_binary
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.sites import Files, Site
@@ -27,7 +27,7 @@ _HEADING = (
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF8, "utf-8"))
 
 
-@frozen
+@dataclass(frozen=True)
 class UnseenChange:
     """The change of a file that is not as in `view` but as in `now`; `name` is that of the file where the CLI runs.
 

@@ -10,9 +10,9 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 """Modes as git has them.  The bytes of a link are where it leads."""
@@ -31,7 +31,7 @@ class TooLargeError(CompanionError):
     """A file is too large to be recorded."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Version:
     """A file at some time.  `digest` is that of git's blob with the same bytes, `mode` what `mode_of` returns."""
 
@@ -39,7 +39,7 @@ class Version:
     mode: int
 
 
-@frozen
+@dataclass(frozen=True)
 class Loaded:
     """A version and its bytes."""
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from qwen_companion.frozen import frozen
+from dataclasses import dataclass
+
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.database import Database
 from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, REWIND, UNDO
@@ -22,7 +23,7 @@ MAX_FILES = 500
 """How many files of one conversation are followed, those that it saw last."""
 
 
-@frozen
+@dataclass(frozen=True)
 class View:
     """A conversation saw the bytes of `digest` in the file `path`; it was then told that these are `named`, or None."""
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from qwen_companion.errors import UnknownNameError
-from qwen_companion.frozen import frozen
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
 from qwen_companion.privacy.git import RETRY_S, TIMEOUT_S, IgnoreRules, repository, work_tree_files
@@ -29,7 +28,7 @@ from qwen_companion.privacy.watch import Dependencies
 _MAX_REMEMBERED = 1000
 
 
-@frozen
+@dataclass(frozen=True)
 class _Basis:
     """The names and rules that a remembered verdict depends on; looked up each time it is used."""
 

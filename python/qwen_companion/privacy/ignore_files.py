@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from qwen_companion.errors import RuleFileError
-from qwen_companion.frozen import frozen
 from qwen_companion.privacy.patterns import Patterns, read
 from qwen_companion.privacy.verdicts import Verdict, excluded
 
@@ -18,7 +18,7 @@ IGNORE_FILES: Mapping[str, tuple[str, ...]] = {
 """Their names, by the family of CLIs that reads them."""
 
 
-@frozen
+@dataclass(frozen=True)
 class IgnoreFile:
     """The file `name`, there or not, of the CLIs of `family` in the directory that has the names `root`."""
 
@@ -32,7 +32,7 @@ class IgnoreFile:
         return os.path.join(self.root[0], self.name)
 
 
-@frozen
+@dataclass(frozen=True)
 class Rules:
     """The current rules of an ignore file; everything is excluded when it cannot be used."""
 

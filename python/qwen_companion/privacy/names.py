@@ -6,10 +6,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import dataclass
 
 from qwen_companion.errors import UnknownNameError
 from qwen_companion.file_names import LONGEST_BYTES
-from qwen_companion.frozen import frozen
 
 _MAX_LINKS = 40
 
@@ -24,7 +24,7 @@ _ARCHIVE_MEMBER = re.compile(
 )
 
 
-@frozen
+@dataclass(frozen=True)
 class Names:
     """`spellings`: each name that led to the next one, the visited one first, the `true` one last.
 

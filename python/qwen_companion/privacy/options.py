@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 
 from qwen_companion.errors import PatternError, UnknownNameError
-from qwen_companion.frozen import frozen
 from qwen_companion.privacy import patterns
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.patterns import Line, Patterns
@@ -19,7 +19,7 @@ from qwen_companion.privacy.verdicts import printable
 _GLOB = re.compile(r"[*?\[\\]")
 
 
-@frozen
+@dataclass(frozen=True)
 class Options:
     """The user's options.
 
@@ -32,7 +32,7 @@ class Options:
     auth_sources: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True)
 class Settled:
     """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now.
 
@@ -44,7 +44,7 @@ class Settled:
     start: str
 
 
-@frozen
+@dataclass(frozen=True)
 class _Place:
     """`start` is an absolute name without wildcards, or empty for anywhere; `rest` a pattern below it."""
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from qwen_companion.errors import PatternError, RuleFileError
-from qwen_companion.frozen import frozen
 from qwen_companion.privacy.disk import read_start
 
 _MAX_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ _RANGE = re.compile(r"(.)-(.)", re.DOTALL)
 _LINE_BREAK = "\uffff"
 
 
-@frozen
+@dataclass(frozen=True)
 class Line:
     """A pattern as its author wrote it; `number` counts the lines of the file from 1."""
 
@@ -46,7 +46,7 @@ class Line:
     text: str
 
 
-@frozen
+@dataclass(frozen=True)
 class _Compiled:
     line: Line
     excludes: bool

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 
-from qwen_companion.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True)
 class Rule:
     """`patterns` of what is `kind` in words; a name that one of the patterns in `but` fits as well is not meant.
 

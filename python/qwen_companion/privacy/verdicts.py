@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from qwen_companion.frozen import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True)
 class Verdict:
     """Whether a file is hidden from a CLI, and the `rule` that says so.
 

@@ -10,9 +10,9 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from qwen_companion import inotify as system
-from qwen_companion.frozen import frozen
 from qwen_companion.inotify import Inotify, InotifyWatch
 
 PAUSE_S = 1.0
@@ -26,7 +26,7 @@ _DIRECTORY_MASK = _SELF | system.MOVED_FROM | system.MOVED_TO | system.CREATE | 
 _FILE_MASK = _SELF | system.MODIFY
 
 
-@frozen
+@dataclass(frozen=True)
 class Dependencies:
     """The files and directories that an answer depends on.
 

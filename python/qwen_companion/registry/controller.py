@@ -14,11 +14,11 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.programs import DIRECTORY, run_within
 from qwen_companion.state import read_own, state_home, write_private
@@ -35,7 +35,7 @@ class GrantError(CompanionError):
     """No token is available; the text says why."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Grant:
     """The `token` of a controller, which `qwen sessions controllers` lists as `id`."""
 

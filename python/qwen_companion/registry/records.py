@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -22,7 +23,6 @@ from qwen_companion.domain import RegisteredCli
 from qwen_companion.doors.user_settings import user_settings_file
 from qwen_companion.errors import CompanionError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import read_object
 from qwen_companion.local_ids import local_id
 from qwen_companion.processes import has_ended, start_of
@@ -49,7 +49,7 @@ class RecordError(CompanionError):
     """A record cannot be used; the text says why."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Record:
     """The record of a running CLI in the file `name`.
 

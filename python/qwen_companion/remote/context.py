@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 
 from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlaceNames, Settings, Snapshot
 from qwen_companion.errors import CompanionError, RuleFileError
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
@@ -36,7 +35,7 @@ _UNKNOWN = excluded("its place does not say what it is")
 _OUTSIDE = "outside of the roots at its place"
 
 
-@frozen
+@dataclass(frozen=True)
 class Looked:
     """The `path` there: its `kind`, None if absent, and the `rule` that excludes it, or None."""
 

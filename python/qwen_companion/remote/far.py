@@ -14,13 +14,12 @@ import os
 import stat
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, cast
 
 from qwen_companion.domain import Peer, PlacedFile
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.journal.activity import Work
 from qwen_companion.journal.baselines import Keep, UnknownBeforeError
 from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
@@ -80,7 +79,7 @@ class _FarRules(RecordRules):
         return list(ignore_files([self._spellings]))
 
 
-@frozen
+@dataclass(frozen=True)
 class _Entry:
     """A file there: `version` is None if it cannot be recorded because of `problem`.
 

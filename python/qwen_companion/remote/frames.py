@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
-from qwen_companion.frozen import frozen
 
 VERSION = 4
 """The version of the frames and requests, as in the relay."""
@@ -72,7 +72,7 @@ class FrameError(CompanionError):
     """The relay has violated the protocol."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Frame:
     """One frame of the stream or request with the number `stream`."""
 

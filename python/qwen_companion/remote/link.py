@@ -13,7 +13,6 @@ from typing import Any, cast
 import anyio
 
 from qwen_companion.errors import CompanionError, first_error
-from qwen_companion.frozen import frozen
 from qwen_companion.remote.channels import Channel
 from qwen_companion.remote.commands import asks_in_terminal, failure, is_lasting
 from qwen_companion.remote.frames import (
@@ -74,7 +73,7 @@ class RequestError(CompanionError):
     """The relay could not carry out the request; the text says why."""
 
 
-@frozen
+@dataclass(frozen=True)
 class Greeting:
     """The relay's description of itself: its process, home directory, directory for our files, directory of Node.js.
 
@@ -361,7 +360,7 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else 0.0
 
 
-@frozen
+@dataclass(frozen=True)
 class Look:
     """A path there: its names, the real one last; its `kind`, "file", "directory", "other" or None if absent.
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from merge3 import Merge3
 
-from qwen_companion.frozen import frozen
 from qwen_companion.texts.edits import Edit, find_edits, moved
 from qwen_companion.texts.hunks import Budget, compare, matches, split_lines
 
@@ -21,7 +21,7 @@ class Labels(NamedTuple):
     theirs: str
 
 
-@frozen
+@dataclass(frozen=True)
 class MergeResult:
     """The result `text`, the `edits` from "mine" to it, and the number of marked `conflicts`."""
 

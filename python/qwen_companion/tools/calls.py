@@ -17,7 +17,6 @@ from qwen_companion.domain import Peer, ToolDefinition, ToolItem
 from qwen_companion.emacs.messages import ToolAnswer, ToolCall, ToolCalled
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.frozen import frozen
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.peers import Caller
 from qwen_companion.privacy.verdicts import printable
@@ -53,7 +52,7 @@ _NOT_KNOWN = "Emacs has not said yet which files it shows. Try again in a moment
 _UNTRUSTED = "The user does not trust this folder in Emacs, so Emacs tells nothing about it."
 
 
-@frozen
+@dataclass(frozen=True)
 class ToolText:
     """The answer to a model."""
 

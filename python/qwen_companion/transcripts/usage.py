@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from qwen_companion.domain import Usage
-from qwen_companion.frozen import frozen
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.privacy.verdicts import printable
 from qwen_companion.transcripts.recording import Recording, time_of
@@ -31,7 +31,7 @@ REFUSED = "qwen-code.api_error"
 _MARK = f'"{ANSWERED}"'.encode()
 
 
-@frozen
+@dataclass(frozen=True)
 class _Request:
     """A request that was answered at `time`, in ms since the epoch."""
 
