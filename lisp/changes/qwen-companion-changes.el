@@ -428,7 +428,7 @@ PATH nil stands for any file."
 
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
   "Major mode for the list of agents' changes.
-Info node `(qwen-companion)After the fact' is about it.
+Info node `(qwen-companion)Changes' is about it.
 
 \\{qwen-companion-changes-mode-map}"
   :group 'qwen-companion

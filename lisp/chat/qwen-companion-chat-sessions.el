@@ -259,7 +259,7 @@ Its chat stays."
 (define-derived-mode qwen-companion-chats-mode tabulated-list-mode "Chats"
   "Major mode of the list of the sessions of `qwen serve'.
 A star marks those that have a chat in this Emacs.
-Info node `(qwen-companion)The chat' is about it.
+Info node `(qwen-companion)Sessions' is about it.
 
 \\{qwen-companion-chats-mode-map}"
   :interactive nil

@@ -592,7 +592,7 @@ The conversation is above, the prompt below the line.
 Files, commands, MCP servers, skills and credentials are those of the
 daemon's host: a prompt is about the files there, and the daemon cannot
 use anything that only this Emacs has.  The header line names the host.
-Info node `(qwen-companion)The chat' is about it.
+Info node `(qwen-companion)Chat' is about it.
 \\<qwen-companion-chat-mode-map>
 In the prompt, edited like any text:
 

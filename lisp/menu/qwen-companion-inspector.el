@@ -756,7 +756,7 @@ shown.  For a file that you have hidden or shown, the rules apply again."
   "Show the latest context of each connected CLI, and the hidden files.
 
 The text is kept up to date while a window shows it.
-Info node `(qwen-companion)What the CLI gets to see' is about it.
+Info node `(qwen-companion)Privacy' is about it.
 
 \\{qwen-companion-inspector-mode-map}"
   :group 'qwen-companion

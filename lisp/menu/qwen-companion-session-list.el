@@ -442,7 +442,7 @@ Do so even if the CLI already waits to repeat it by itself."
 
 (define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
   "Major mode of the list of CLIs.
-Info node `(qwen-companion)Terminals' is about it.
+Info node `(qwen-companion)The list of CLIs' is about it.
 
 \\{qwen-companion-sessions-mode-map}"
   :interactive nil

@@ -499,7 +499,7 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
 
 (define-derived-mode qwen-companion-worktrees-mode tabulated-list-mode "Worktrees"
   "Major mode of the list of a project's worktrees.
-Info node `(qwen-companion)Several agents at once' is about it.
+Info node `(qwen-companion)Several agents' is about it.
 
 \\{qwen-companion-worktrees-mode-map}"
   :interactive nil

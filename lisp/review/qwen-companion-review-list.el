@@ -339,7 +339,7 @@ With a prefix argument ALL, reject all of them."
 
 (define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
   "Major mode of the list of open proposals.
-Info node `(qwen-companion)Reviewing a proposal' is about it.
+Info node `(qwen-companion)Several proposals' is about it.
 
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil

@@ -356,7 +356,7 @@ a side on which no key answers is never left selected."
 
 (define-derived-mode qwen-companion-waiting-mode special-mode "Review"
   "Major mode of a buffer in which the next proposal is awaited.
-Info node `(qwen-companion)Reviewing a proposal' is about it.
+Info node `(qwen-companion)Reviews' is about it.
 
 \\{qwen-companion-waiting-mode-map}"
   :interactive nil
