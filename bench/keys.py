@@ -168,7 +168,9 @@ async def type_until_shown(terminal: Terminal, what: str, begin: Callable[[], No
         ]
         p50, p95, p99 = (percentile(waits, share) for share in (0.5, 0.95, 0.99))
         gap = max(1000 * (later[clock] - earlier[clock]) for earlier, later in pairwise(ticks))
-        measured = f"p50 {p50:.0f}, p95 {p95:.0f}, p99 {p99:.0f}, at most {max(waits):.0f} ms; longest gap {gap:.0f} ms"
+        # `round`, as a format gives "-0".
+        times = f"p50 {round(p50)}, p95 {round(p95)}, p99 {round(p99)}, at most {max(waits):.0f} ms"
+        measured = f"{times}; longest gap {gap:.0f} ms"
         row("speed", f"a key while a long answer is {what}, {name}", measured, GOAL)
 
 
