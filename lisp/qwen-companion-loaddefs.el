@@ -336,8 +336,8 @@ At another place, the CLI shows the conversations itself, in its terminal.
 
 ;; qwen-companion-rescue.el
 (autoload 'qwen-companion-kept-apply "qwen-companion-rescue" "Put a rescued text into the buffer that visits its file.
-That is one change to undo, and saving it is up to you.  If the file
-has changes besides the proposed ones, Ediff shows both texts instead.
+One `undo' reverts that; the buffer is not saved.  If the file has
+changes besides the proposed ones, show both texts in Ediff instead.
 
 Act on the text of the current buffer, else on the only one for the file
 visited here, else on the only one; BUFFER names another one.
@@ -352,7 +352,7 @@ BUFFER is as in `qwen-companion-kept-apply'.
 (autoload 'qwen-companion-diffs "qwen-companion-review-list" "List the open proposals.
 The list updates itself while it is visible.
 \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
-\\[qwen-companion-reviews-mark] marks, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects what is marked.
+\\[qwen-companion-reviews-mark] marks a proposal, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects the marked ones.
 
 (fn)" t)
 
@@ -365,12 +365,12 @@ names the file of another one.
 (autoload 'qwen-companion-diff-reject "qwen-companion-review" "Reject a proposal; nothing is written.
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one.  With a prefix argument, read a REASON,
-which the model is told; a CLI in its mode \"default\" takes none.
+for the model; a CLI in its mode \"default\" accepts none.
 
 (fn &optional FILE REASON)" t)
 (autoload 'qwen-companion-diff-empty "qwen-companion-review" "Reject a proposal and empty the buffer that visits its file.
-Use it to accept that a file becomes empty, which a CLI cannot be told.
-Emptying is one change to undo, and saving is up to you.
+Use it to make a file empty, which cannot be sent to a CLI.
+One `undo' reverts it; the buffer is not saved.
 
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one.
@@ -396,16 +396,16 @@ names the file of another one.  See `qwen-companion-diff-style'.
 (autoload 'qwen-companion-review "qwen-companion-review" "Go to the next open proposal.
 From a review, go to the next one of its CLI, then to those of other
 CLIs, and from the last to the first.  From a terminal, go to the oldest
-proposal of its CLI; from elsewhere to the one on the screen, else to
-the oldest.  With BACK non-nil, go to the one before.
+proposal of its CLI.  From another buffer, go to the proposal on the
+screen, else to the oldest.  With BACK non-nil, go to the previous one.
 
 (fn &optional BACK)" t)
-(autoload 'qwen-companion-review-previous "qwen-companion-review" "Go to the open proposal before this one, see `qwen-companion-review'.
+(autoload 'qwen-companion-review-previous "qwen-companion-review" "Go to the previous open proposal, see `qwen-companion-review'.
 
 (fn)" t)
 (autoload 'qwen-companion-diff-accept-next "qwen-companion-review" "Accept a proposal with your edits and go to the next one.
-If none waits, but the CLI is in the middle of a turn, wait for its next
-one in the place of this one.
+If none is open, but the CLI is in a turn, wait for its next one in this
+one's window.
 
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one.

@@ -168,7 +168,7 @@ is `done'."
 (defun qwen-companion-attention--proposed (proposal)
   "Announce PROPOSAL, which has arrived, unless the user has asked for it.
 A chat announces itself that it asks."
-  (unless (or (qwen-companion-proposal-asked-for-p proposal)
+  (unless (or (qwen-companion-proposal-requested-p proposal)
               (qwen-companion-proposal-chat proposal))
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
       (qwen-companion-attention--call

@@ -88,7 +88,7 @@ there are none."
       (qwen-companion-untrusted-without-hooks
        (lambda ()
          (diff-mode)
-         ;; It would run major modes on the text, and look for the file.
+         ;; It would run major modes on the untrusted text, and search for the file.
          (setq-local diff-font-lock-syntax nil
                      diff-font-lock-prettify nil)
          (font-lock-mode 1)))
@@ -112,8 +112,8 @@ Ediff writes to some of them again and again until the session ends.")
     (ediff-ignore-case . nil)
     (ediff-ignore-similar-regions . nil)
     (ediff-skip-diff-region-function . ediff-show-all-diffs))
-  "Values of Ediff's variables with which no difference is left out.
-With those of a user, what is accepted could differ from what is shown.")
+  "Values of Ediff's variables that make it show every difference.
+With the user's own values, the accepted text could differ from the one shown.")
 
 (defun qwen-companion-compare-with-ediff (buffers function &optional control)
   "Call FUNCTION, which has Ediff compare the texts of BUFFERS, exactly.
@@ -131,12 +131,12 @@ session that compared the texts before; it is deleted as well then."
                                     (set (make-local-variable variable) value)))
                                 ediff-mode-hook))
          (temporary-file-directory directory)
-         ;; Of six files that it writes, Emacs waits for the disk.
+         ;; Ediff writes six files; Emacs would wait for the disk with each.
          (write-region-inhibit-fsync t)
          ;; Ediff goes to each difference by its line: with that cache Emacs
          ;; notes each newline on the way, which takes ten times as long.
          (cache-long-scans nil)
-         ;; It says how far it is, in place of what was said before.
+         ;; Its progress reports would replace earlier messages.
          (inhibit-message t)
          (message-log-max nil)
          (before (delq control (buffer-list))))
@@ -169,8 +169,8 @@ session that compared the texts before; it is deleted as well then."
 
 (defun qwen-companion-compare-sides (left right own)
   "Compare the buffers LEFT and RIGHT in Ediff.
-Quitting it kills the buffers OWN and restores the windows.  That is done
-too if Ediff cannot compare them; its error is signalled then."
+Quitting Ediff kills the buffers OWN and restores the windows.  If Ediff
+fails, do the same and signal its error."
   (require 'ediff)
   (let* ((windows (current-window-configuration))
          (clean (lambda ()
@@ -189,16 +189,16 @@ too if Ediff cannot compare them; its error is signalled then."
        (signal (car err) (cdr err))))))
 
 (defun qwen-companion-compare--check-text (buffer)
-  "Signal a `user-error' if diff(1) would take the text of BUFFER for binary."
+  "Signal a `user-error' if diff(1) would treat the text of BUFFER as binary."
   (with-current-buffer buffer
     (qwen-companion-buffers-widened
       (goto-char (point-min))
-      ;; That takes a quarter of the time of `search-forward'.
+      ;; Four times as fast as `search-forward'.
       (when (re-search-forward "[\0]" nil t)
-        (user-error "A text with NUL characters is binary for diff")))))
+        (user-error "Cannot compare a binary text (it contains NUL characters)")))))
 
 (defun qwen-companion-compare--adopt-directory (directory)
-  "Let the current control panel keep its files in DIRECTORY until it is killed."
+  "Delete DIRECTORY, which has the files of this control panel, when it is killed."
   (setq qwen-companion-compare--directory directory)
   (setq-local temporary-file-directory directory)
   (add-hook 'kill-buffer-hook

@@ -150,8 +150,8 @@ out, insert a button for these.  SOURCE is where the lines come from:
     (cond
      ((> left 0)
       (qwen-companion-hunks-view-draw-button
-       (format (if (= left 1) "1 more line: RET here shows it"
-                 "%d more lines: RET here shows them")
+       (format (if (= left 1) "1 more line (RET shows it)"
+                 "%d more lines (RET shows them)")
                left)
        #'qwen-companion-hunks-view--show-whole))
      ((qwen-companion-hunks-unterminated-p text)
@@ -161,10 +161,10 @@ out, insert a button for these.  SOURCE is where the lines come from:
   "Return a description of the sign before a line from SOURCE."
   (pcase source
     (`(removed ,(pred qwen-companion-hunks-change-text))
-     "Removing this line is dropped: it stays as on disk")
+     "Dropped: this line is not removed from the file")
     (`(removed ,_) "Removed by this change")
     (`(added ,_) "Added by this change")
-    (`(dropped ,_) "Adding this line is dropped: accepting leaves it out")
+    (`(dropped ,_) "Dropped: this line is not added to the file")
     (_ "Unchanged")))
 
 (defun qwen-companion-hunks-view--show-whole ()
@@ -209,7 +209,7 @@ out, insert a button for these.  SOURCE is where the lines come from:
 
 (defun qwen-companion-hunks-view-finish ()
   "Show hidden characters as codes, and show point in all windows.
-To be called when the current buffer has been drawn."
+Call this after drawing the current buffer."
   (qwen-companion-untrusted-show-hidden)
   (set-buffer-modified-p nil)
   (run-hooks 'qwen-companion-hunks-view-drawn-hook)
@@ -238,7 +238,7 @@ To be called when the current buffer has been drawn."
                                   (qwen-companion-hunks-proposed-lines difference change limit))))
              "; "))))
 
-;;; Where things are
+;;; Positions
 
 (defun qwen-companion-hunks-view-hunk-at (position)
   "Return the hunk that is shown at POSITION, or nil."
@@ -337,8 +337,8 @@ is the index of the line in its run, from 0."
          (cons 1 1)))))
 
 (defun qwen-companion-hunks-view--line-shift (line)
-  "Return the difference of line numbers of the unchanged LINE of the old text.
-Add it to get the line's number in the new text of the difference at point."
+  "Return the shift of line numbers at the unchanged LINE of the old text.
+Add it to LINE for its number in the new text of the difference at point."
   (cl-loop for change in (qwen-companion-hunks-changes
                           (qwen-companion-hunks-view-difference-at (point)))
            while (<= (qwen-companion-hunks-change-end change) line)
@@ -426,8 +426,8 @@ line there."
 
 (defun qwen-companion-hunks-view--refine (position)
   "Mark the words that differ in the change with added lines at POSITION.
-This runs during redisplay, so it waits for no program: the Python
-process compares the words, and the lines are coloured again after that."
+This runs during redisplay and must not block: the Python process
+compares the words, and the lines are coloured again after that."
   (let* ((start (qwen-companion-hunks-view--run-start position))
          (before (max (point-min) (1- start)))
          (change (cadr (get-text-property position 'qwen-companion-hunks-view-source)))
@@ -459,8 +459,8 @@ process compares the words, and the lines are coloured again after that."
 
 (defun qwen-companion-hunks-view--refined-face (strong soft)
   "Return the face of words that differ, made of the faces STRONG and SOFT.
-Where there are few colours, STRONG swaps those of the text, which would
-be colours of its language: a removed string would be green."
+On a display with few colours, STRONG inverts the syntax colours of the
+text, so a removed string would be green; invert those of SOFT there."
   (if (< (display-color-cells) 256)
       (list strong soft)
     strong))
@@ -494,8 +494,8 @@ Its lines are coloured again after that."
 
 (defun qwen-companion-hunks-view--mark-words (run from to face)
   "Show characters FROM to TO of the run of lines at RUN in FACE.
-Both are offsets from 0 that do not count the signs before the lines,
-which are not marked."
+Both are offsets from 0; the signs before the lines are neither counted
+nor marked."
   (save-excursion
     (goto-char (1+ run))
     (while (and (< from to) (not (eobp)))

@@ -27,13 +27,12 @@
 (cl-defstruct (qwen-companion-hunks-change (:copier nil))
   "A run of lines that the proposal changes, dropped or not.
 OLD-COUNT lines from line OLD on disk correspond to NEW-COUNT lines from
-line NEW in the proposal as it is now.  Lines count from 1; where a count
-is 0 the line is the one before which lines would be inserted.  TEXT is
-nil, or for a dropped change the proposed lines, TEXT-COUNT of them; the
-lines in the proposal are then those on disk.  CUT is non-nil when the
-user has split a hunk before this change.  WORDS tells which words
-differ, see `qwen-companion-merge-result-edits'; it is `asked' while that
-is being computed."
+line NEW in the current proposal.  Lines count from 1; if a count is 0,
+insertion is before that line.  TEXT is nil, or for a dropped change the
+TEXT-COUNT proposed lines; the proposal then has the lines on disk.  CUT
+is non-nil when the user has split a hunk before this change.  WORDS are
+the words that differ, see `qwen-companion-merge-result-edits', or
+`asked' while they are being computed."
   old old-count new new-count text text-count cut words)
 
 (cl-defstruct (qwen-companion-hunks-hunk (:copier nil))
@@ -44,26 +43,26 @@ it."
   changes before after whole hidden)
 
 (cl-defstruct (qwen-companion-hunks (:copier nil))
-  "How the text in the buffer NEW, a proposal, differs from that in OLD.
-CHANGES is a list in order.  TICKS identifies the states of both buffers
-that were compared, or is nil.  STRANDED are dropped changes that cannot
-be restored because their place has changed.  CLEAN is non-nil while
-dropping is all that has changed the proposal, so that restoring all
-changes makes it unmodified.  REQUESTED-TICKS are those of a comparison
-in progress, or nil.  STEPS are the user's steps, the last one
-first, see `qwen-companion-hunks-record'."
+  "The difference between the buffers OLD and NEW; NEW has the proposal.
+CHANGES is a list in order.  TICKS identifies the compared states of both
+buffers, or is nil.  STRANDED are dropped changes that cannot be restored
+because the text around them has changed.  CLEAN is non-nil while only
+dropping has changed the proposal, so that restoring all changes makes it
+unmodified.  REQUESTED-TICKS are the ticks of a comparison in progress,
+or nil.  STEPS are the user's steps, newest first, see
+`qwen-companion-hunks-record'."
   old new changes ticks stranded clean requested-ticks steps)
 
 ;;; Lines
 
-(defconst qwen-companion-hunks--far 1000
-  "Lines to count that are worth looking for a closer start.")
+(defconst qwen-companion-hunks--long-distance 1000
+  "Distance in lines above which the nearest known line start is searched.")
 
 (defvar-local qwen-companion-hunks--line-cache nil
   "Starts of lines in the text at TICK: (TICK LAST . MARKS), or nil.
-LAST and each of MARKS is (LINE . POSITION).  LAST is the start found
-last; the marks are far from each other.  They save counting the lines of
-a long text from its start each time.")
+LAST and each of MARKS is (LINE . POSITION).  LAST was found last; the
+marks are far apart.  They save counting the lines of a long text from
+its start each time.")
 
 (defun qwen-companion-hunks-goto (line)
   "Go to the start of LINE in the current buffer, or to the end.
@@ -75,7 +74,7 @@ The buffer must not be narrowed."
   (let* ((starts (cdr qwen-companion-hunks--line-cache))
          (known (car starts))
          (lines (abs (- line (car known)))))
-    (when (< qwen-companion-hunks--far lines)
+    (when (< qwen-companion-hunks--long-distance lines)
       (dolist (mark (cdr starts))
         (when (< (abs (- line (car mark))) lines)
           (setq known mark
@@ -86,7 +85,7 @@ The buffer must not be narrowed."
     (when (and (zerop (let ((cache-long-scans nil)) (forward-line (- line (car known)))))
                (bolp))
       (setcar starts (cons line (point)))
-      (when (< qwen-companion-hunks--far lines)
+      (when (< qwen-companion-hunks--long-distance lines)
         (push (car starts) (cdr starts))))))
 
 (defun qwen-companion-hunks--text-changed (line)
@@ -125,13 +124,13 @@ With 0, stay even after a last line without a newline."
   "Return the number of lines in BUFFER; the last one may lack its newline."
   (with-current-buffer buffer
     (qwen-companion-buffers-widened
-      ;; In large steps, whose starts are known when the hunks are drawn.
+      ;; In large steps: drawing the hunks uses the starts cached here.
       (let ((line 1) (before 0) (start (point-min)))
         (while (progn (qwen-companion-hunks-goto line)
                       (not (eobp)))
           (setq before (1- line)
                 start (point)
-                line (+ line (* 5 qwen-companion-hunks--far))))
+                line (+ line (* 5 qwen-companion-hunks--long-distance))))
         (+ before (count-lines start (point-max)))))))
 
 (defun qwen-companion-hunks--replace (buffer line count text)
@@ -217,7 +216,7 @@ Dropped changes stay dropped, and split ones stay split where possible."
                            (cl-remove-if #'qwen-companion-hunks-change-text
                                          known)))))
     (unless old-same
-      ;; The places on disk are others now.
+      ;; Positions on disk have changed.
       (setf (qwen-companion-hunks-steps difference) nil))
     (setf (qwen-companion-hunks-changes difference)
           ;; FOUND is in order.
@@ -274,10 +273,10 @@ Any division into runs of lines is valid, so the line numbers decide."
 
 (defun qwen-companion-hunks--merge (difference kept dropped after-insertion side)
   "Return KEPT and DROPPED as one list in order.
-SIDE of DIFFERENCE, `old' or `new', is the one that has not changed
-since DROPPED was valid, nil if both have.  AFTER-INSERTION are those of
-DROPPED that follow an insertion at the same line.  Add a dropped change
-whose place is gone to the stranded ones."
+SIDE, `old' or `new', is the side of DIFFERENCE that is unchanged since
+DROPPED was valid, or nil if both have changed.  AFTER-INSERTION are the
+dropped changes that follow an insertion at the same line.  A dropped
+change without a valid position becomes a stranded one."
   (cl-flet ((at (change) (if (eq side 'new)
                              (qwen-companion-hunks-change-new change)
                            (qwen-companion-hunks-change-old change)))
@@ -324,7 +323,7 @@ It was restored by other means, such as undo.  Both are of DIFFERENCE."
               (qwen-companion-hunks-proposed-lines difference other))))
 
 (defun qwen-companion-hunks--recompute-positions (all side)
-  "Return ALL, and recompute the position of each dropped change in it.
+  "Recompute the position of each dropped change in ALL, and return ALL.
 SIDE, `old' or `new', has valid positions."
   (let ((delta 0))
     (dolist (change all all)
@@ -368,7 +367,7 @@ LIMIT non-nil is the maximum number of lines."
 ;;; Hunks
 
 (defun qwen-companion-hunks-group (all context size)
-  "Group ALL, in order, to hunks with up to CONTEXT lines around them.
+  "Group ALL, a list in order, into hunks with up to CONTEXT lines around them.
 SIZE is the number of lines on disk.  Changes share a hunk when their
 contexts touch; without context, each is a hunk of its own."
   (let (hunks)
@@ -511,7 +510,7 @@ the parts could not be kept and dropped independently."
       ;; Either part may be dropped, and lines must not join then.
       (when (or (qwen-companion-hunks-unterminated-p head)
                 (qwen-companion-hunks-unterminated-p first))
-        (user-error "Cannot split here: a line above has no newline at its end, so nothing can follow it"))
+        (user-error "Cannot split here: the line above has no newline at its end"))
       (let ((part (make-qwen-companion-hunks-change
                    :old (+ (qwen-companion-hunks-change-old change) removed)
                    :old-count (- (qwen-companion-hunks-change-old-count change)
@@ -559,25 +558,25 @@ KIND and ARGUMENTS are
   `edited', and (START BEFORE AFTER MODIFIED): the text AFTER from position
   START of the proposal was BEFORE, in a buffer that was MODIFIED or not.
 
-A comparison may replace the changes by equal ones: then their places on
-disk tell them."
+A comparison may replace the changes by equal ones; their positions on
+disk then identify them."
   (push (cons kind (if (eq kind 'edited)
                        arguments
                      (mapcar (lambda (change)
-                               (cons change (qwen-companion-hunks--place change)))
+                               (cons change (qwen-companion-hunks--change-key change)))
                              arguments)))
         (qwen-companion-hunks-steps difference)))
 
-(defun qwen-companion-hunks--place (change)
+(defun qwen-companion-hunks--change-key (change)
   "Return a key of CHANGE that is valid while the text on disk is unchanged."
   (cons (qwen-companion-hunks-change-old change)
         (qwen-companion-hunks-change-old-count change)))
 
 (defun qwen-companion-hunks-undo (difference)
-  "Undo the last step of the user in DIFFERENCE and return it.
-Signal a `user-error' if there is none, or if the text in its place has
-changed since; that step is dropped then.  DIFFERENCE must be up to
-date; it is outdated afterwards if the step was an edit."
+  "Undo the user's last step in DIFFERENCE and return it.
+Signal a `user-error' if there is none, or if the text there has changed
+since; forget the step in that case.  DIFFERENCE must be up to date; it
+is outdated afterwards if the step was an edit."
   (pcase-let* ((step (or (pop (qwen-companion-hunks-steps difference))
                          (user-error "Nothing to undo in this review")))
                (`(,kind . ,arguments) step)
@@ -585,7 +584,7 @@ date; it is outdated afterwards if the step was an edit."
                (at (pcase-lambda (`(,change . ,place))
                      (or (car (memq change changes))
                          (cl-find place changes :test #'equal
-                                  :key #'qwen-companion-hunks--place)
+                                  :key #'qwen-companion-hunks--change-key)
                          (qwen-companion-hunks--not-undone)))))
     (pcase kind
       ((or 'dropped 'restored)
@@ -619,7 +618,7 @@ date; it is outdated afterwards if the step was an edit."
 
 (defun qwen-companion-hunks--not-undone ()
   "Signal that the last step cannot be undone."
-  (user-error "This cannot be undone: its place has changed since"))
+  (user-error "Cannot undo the last step: the text there has changed since"))
 
 (defun qwen-companion-hunks--join (difference change)
   "Join CHANGE with the one after it, from which it was split.

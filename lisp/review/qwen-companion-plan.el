@@ -6,11 +6,10 @@
 
 ;;; Commentary:
 
-;; A plan or questions are a proposal: they arrive, wait, are answered and end
-;; like that of a change.  Here is how they look.  A plan is the buffer of its
-;; text, to be edited as it is; one that follows a refusal is shown hunk by
-;; hunk, as a difference to the one before.  Questions are answered in the
-;; minibuffer.
+;; A plan, or a set of questions, is a proposal and has the same life cycle.
+;; This file shows them.  A plan is shown in an editable buffer; after a
+;; refusal, the next plan is shown hunk by hunk, compared with the refused
+;; one.  Questions are answered in the minibuffer.
 
 ;;; Code:
 
@@ -74,7 +73,7 @@
     (font-lock-mode (if qwen-companion-plan-mode 1 -1))))
 
 (defun qwen-companion-plan--header ()
-  "Return the header line: what waits for an answer, warnings, keys."
+  "Return the header line: the request, warnings, keys."
   (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-header-line
      (qwen-companion-review-file proposal)
@@ -83,7 +82,7 @@
        ,@(qwen-companion-review-mode-keys 'qwen-companion-plan-mode)))))
 
 (defun qwen-companion-plan-process-gone ()
-  "Note that CLIs ask in their terminals: what has held their questions is gone."
+  "Note that CLIs ask in their terminals, because the Python process has ended."
   (dolist (proposal (qwen-companion-proposals))
     (when (and (qwen-companion-proposal-held proposal)
                (memq (qwen-companion-proposal-kind proposal) '(plan question)))
@@ -105,7 +104,7 @@
 
 (cl-defmethod qwen-companion-review-fits-p ((_style (eql 'plan)) proposal select)
   "Return non-nil when there is room for PROPOSAL beside the selected window.
-With SELECT non-nil, none is needed."
+If SELECT is non-nil, no room is needed."
   (or select (qwen-companion-review-windows-beside-p proposal)))
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'plan)) proposal select)
@@ -136,7 +135,7 @@ With SELECT non-nil, none is needed."
   "Return the text of PROPOSAL, a plan to approve."
   (when (string-blank-p (qwen-companion-buffers-text (qwen-companion-proposal-buffer proposal)))
     (qwen-companion-header-error
-     "The plan is empty; \\[qwen-companion-diff-reject] refuses it, undo brings it back"))
+     "The plan is empty; \\[undo] restores its text, \\[qwen-companion-diff-reject] refuses the plan"))
   (qwen-companion-review-check-text proposal)
   (qwen-companion-proposal-buffer-text proposal))
 
@@ -146,14 +145,14 @@ With SELECT non-nil, none is needed."
 
 (defun qwen-companion-plan-approve (&optional choose)
   "Approve the plan, or answer the questions, of this buffer.
-The CLI goes on in the approval mode it was in before the plan.  With a
-prefix argument CHOOSE, choose the mode."
+The CLI continues in the approval mode it had before the plan.  With a
+prefix argument CHOOSE, ask for the mode."
   (interactive "P" qwen-companion-plan-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-plan-mode)
   (when (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current))
     (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
           (and choose
-               (qwen-companion-completion-read "Go on in mode: " qwen-companion-plan--modes
+               (qwen-companion-completion-read "Continue in mode: " qwen-companion-plan--modes
                                                'qwen-companion-approval-mode))))
   (qwen-companion-diff-accept))
 
@@ -164,7 +163,7 @@ answered."
   (interactive nil qwen-companion-plan-mode)
   (let ((proposal qwen-companion-proposal-current))
     (when (or (null proposal) (qwen-companion-proposal-file-p proposal))
-      (user-error "Not in a plan or questions of a CLI"))
+      (user-error "Not in a buffer with a plan or questions"))
     (unless (or (qwen-companion-proposal-chat proposal)
                 (qwen-companion-proposal-released proposal))
       (qwen-companion-backend-call
@@ -174,13 +173,13 @@ answered."
 
 (define-key qwen-companion-unified-mode-map (kbd "C-c C-t") #'qwen-companion-plan-in-terminal)
 
-;;; The plan before
+;;; The previous plan
 
 (defvar qwen-companion-plan--refused nil
   "The last refused plan of each session: an alist (SESSION . PROPOSAL).")
 
 (defun qwen-companion-plan--begun (proposal)
-  "If PROPOSAL is a plan, note its text, and the one before."
+  "If PROPOSAL is a plan, record its text and the previous plan."
   (when (eq 'plan (qwen-companion-proposal-kind proposal))
     (setf (qwen-companion-proposal-earlier proposal)
           (alist-get (qwen-companion-proposal-session proposal)
@@ -189,9 +188,9 @@ answered."
           (qwen-companion-proposal-buffer-text proposal))))
 
 (defun qwen-companion-plan--ended (proposal &rest _)
-  "If PROPOSAL is a plan, keep it for the next one if it was refused."
+  "If PROPOSAL is a refused plan, keep it to compare the next plan with it."
   (when (eq 'plan (qwen-companion-proposal-kind proposal))
-    ;; Else each would keep all before it.
+    ;; Otherwise each would keep all earlier ones alive.
     (setf (qwen-companion-proposal-earlier proposal) nil
           (alist-get (qwen-companion-proposal-session proposal)
                      qwen-companion-plan--refused nil 'remove #'equal)
@@ -223,7 +222,7 @@ answered."
     (setq buffer-read-only t)))
 
 (defun qwen-companion-plan--read (question)
-  "Return the user's answer to QUESTION, one of the choices or own words."
+  "Return the user's answer to QUESTION: a choice or free text."
   (let* ((choices (qwen-companion-completion-table
                    (mapcar (lambda (choice)
                              (cons (qwen-companion-untrusted-line
@@ -239,7 +238,7 @@ answered."
     (while (string-blank-p
             (setq answer
                   (if (qwen-companion-asked-question-multiple question)
-                      (string-join (completing-read-multiple (concat prompt "(several, with commas): ")
+                      (string-join (completing-read-multiple (concat prompt "(separate several by commas): ")
                                                              choices)
                                    ", ")
                     (completing-read prompt choices)))))

@@ -1,4 +1,4 @@
-;;; qwen-companion-proposal.el --- Proposals of a CLI and their one life  -*- lexical-binding: t; -*-
+;;; qwen-companion-proposal.el --- Proposals of a CLI and their life cycle  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -49,30 +49,31 @@
   "A new text for a file, proposed by a CLI.
 
 Identity:
-ID is a string that names the proposal to the Python process.
+ID is a string, the key of the proposal in the Python process.
 SESSION is the id of the session that proposed it, LABEL the name of
 that CLI; see `qwen-companion-proposal-client'.  PATH is the absolute
 name of the file.  HELD is non-nil when a hook of the CLI waits for the
-outcome; the CLI knows other proposals by their file.  ARRIVED is the time it came, in seconds since the epoch.
-ANSWER is nil when a CLI waits for the outcome; else it is a function
-that takes it, see `qwen-companion-proposal-begin'.  CHAT is the buffer of
+outcome; the CLI identifies other proposals by their file.  ARRIVED is
+the time of arrival, in seconds since the epoch.
+ANSWER is nil when a CLI waits for the outcome; else it is a function to
+call with it, see `qwen-companion-proposal-begin'.  CHAT is the buffer of
 the chat that asks to approve a plan, or nil.
-KIND is `file', or else what the CLI asks by a hook about its project
-DIRECTORY: `plan', kept in PATH once it is approved, or `question', with
-QUESTIONS, whose accepted text is that of the answers.
+KIND is `file', or for a request by a hook about the project DIRECTORY
+`plan' or `question'.  An approved plan is saved in PATH.  A question has
+QUESTIONS, and its accepted text is the answers.
 
 State:
 STATE is `pending', `shown', `accepted', `rejected', `closed',
 `superseded' or `orphaned'.  SEEN is non-nil once it has been shown.
-EDITED is non-nil when the user had edited it by the time it ended.
-RELEASED is `asked' when the terminal asks about a plan or questions as
-well, and `left' when only that takes the answer.  REASON is what its
-CLI is to read with the outcome, or nil; MODE the approval mode in which
-it is to work after a plan, a symbol, or nil for the one before.
+EDITED is non-nil when it ended with edits of the user.
+RELEASED is `asked' when the terminal asks about a plan or questions too,
+and `left' when only the terminal accepts the answer.  REASON is a message
+to the CLI with the outcome, or nil; MODE is the CLI's approval mode after
+a plan, a symbol, or nil for the previous one.
 
 Text:
 BUFFER holds the proposed text with the user's edits; an acceptance
-sends this text, whatever shows it.  DIGEST is that of the text as
+sends this text, in every front end.  DIGEST is the digest of the text as
 proposed, see `qwen-companion-disk-digest'; EMPTY is non-nil when that
 text was empty.  LINE-END ends a line of the text: \"\\n\" or \"\\r\\n\".
 BOM is its byte order mark, or \"\".  PROPOSED is (LINE-END . BOM) as
@@ -81,9 +82,9 @@ end of its text.
 
 The file:
 STAMP is the file's state known to the review, see
-`qwen-companion-disk-stamp'; CHECKED is the one the user last saw or was
-warned of.  ORIGIN is (STAMP . TEXT): the state and text of the file that
-the proposed text starts from, see `qwen-companion-proposal-read-file'.
+`qwen-companion-disk-stamp'; CHECKED is the last state that the user saw
+or was warned of.  ORIGIN is (STAMP . TEXT): the state and text of the
+file before the proposed change, see `qwen-companion-proposal-read-file'.
 ON-DISK is (LINE-END . BOM) of the file: LINE-END may also be
 `mixed' or nil, see `qwen-companion-disk-line-end', and BOM is nil where
 it cannot be compared.  AS-ON-DISK is non-nil when the user has chosen
@@ -94,8 +95,8 @@ has U+FFFD where the CLI could not decode the file.  WATCH is the watch
 on the file's directory while DISK-BUFFER is alive.
 
 The review:
-DISK-BUFFER holds the text on disk once the proposal is shown; for a
-plan that is of EARLIER, the last refused plan of the CLI, or nil.  UNSAVED
+DISK-BUFFER holds the text on disk once the proposal is shown; for a plan
+it holds EARLIER, the last refused plan of the CLI, or nil.  UNSAVED
 is the buffer with the user's unsaved text of the file, or nil;
 UNSAVED-COPY holds a copy of that text while it is part of the review.
 NOTE is a warning for the header line, or nil.  HIDDEN is (TICKS
@@ -107,10 +108,10 @@ VIEW comes and goes.
 The CLI's write, after an answer:
 WRITE is the expected write, see `qwen-companion-disk-expect'.  BASE is
 the text on disk before it.  FORECAST is the text the file will hold
-after it, `asked' while that is being computed, or `unknown'; once it is
-known, BASE is the text it is written over.  Both have LF line ends and
-no byte order mark.  Of a plan, which is not written, BASE is the text as
-the CLI has proposed it."
+after it, `asked' while that is being computed, or `unknown'.  When
+FORECAST is known, BASE is the text that it replaces.  Both have LF line
+ends and no byte order mark.  A plan is not written; its BASE is the text
+as the CLI proposed it."
   id session label path held (arrived (float-time)) answer chat
   (kind 'file) directory questions
   (state 'pending) seen edited released reason mode
@@ -165,7 +166,7 @@ It gets the proposal, a plan or questions, and the outcome.")
   (memq proposal qwen-companion-proposal--open))
 
 (defun qwen-companion-proposal-client (proposal)
-  "Return the name of the CLI of PROPOSAL, told apart from others of that name."
+  "Return the name of the CLI of PROPOSAL, unique among the connected CLIs."
   (qwen-companion-terminal-cli-name (qwen-companion-proposal-session proposal)
                                     (qwen-companion-proposal-label proposal)))
 
@@ -239,7 +240,7 @@ KIND, a string, is part of the buffer's name."
             (if (or directory
                     (equal path (qwen-companion-places-name path)))
                 (file-name-as-directory (or directory (file-name-directory path)))
-              ;; Not beside the copy: a file that is copied must not direct Emacs.
+              ;; Not the copy's directory: its `.dir-locals.el' is untrusted.
               (file-name-directory (directory-file-name (file-name-directory path))))
             qwen-companion-proposal-current proposal)
       (setq-local buffer-auto-save-file-name nil))
@@ -267,11 +268,11 @@ KIND, a string, is part of the buffer's name."
       (goto-char (point-min))
       (buffer-enable-undo)
       (set-buffer-modified-p nil)
-      (qwen-companion-proposal-keep-draft proposal))))
+      (qwen-companion-proposal-protect-draft proposal))))
 
-(defun qwen-companion-proposal-keep-draft (proposal)
-  "Have Emacs keep the text of PROPOSAL, in this buffer, once it is edited.
-It asks about that before it exits, and auto-saves it."
+(defun qwen-companion-proposal-protect-draft (proposal)
+  "Protect the text of PROPOSAL, in this buffer, once it is edited.
+Emacs auto-saves it, and asks about it before exiting."
   (setq buffer-offer-save t)
   (if (qwen-companion-proposal-file-p proposal)
       (qwen-companion-drafts-keep
@@ -279,12 +280,12 @@ It asks about that before it exits, and auto-saves it."
     (qwen-companion-drafts-keep 'prompt (qwen-companion-proposal-directory proposal))))
 
 (defun qwen-companion-proposal-text (proposal)
-  "Return the text of PROPOSAL with the user's edits, as the CLI gets it."
-  (qwen-companion-proposal--exactly
+  "Return the text of PROPOSAL with the user's edits, as the CLI will receive it."
+  (qwen-companion-proposal--cli-text
    proposal (qwen-companion-proposal-buffer-text proposal)))
 
-;; An accepted text is kept as its buffer had it, and the Python process
-;; makes the line ends of the CLI's text: in 20 MB, that takes Emacs 0.3 s.
+;; An accepted text is stored as in its buffer, and the Python process
+;; converts its line ends: for 20 MB, Emacs would need 0.3 s.
 
 (defun qwen-companion-proposal-buffer-text (proposal)
   "Return the text of PROPOSAL with the user's edits, as its buffer has it.
@@ -292,8 +293,8 @@ Its lines end in LF where the proposal's line end is CR LF, and it has no
 byte order mark."
   (qwen-companion-disk-text (qwen-companion-proposal-buffer proposal) "\n"))
 
-(defun qwen-companion-proposal--exactly (proposal text)
-  "Return TEXT of the buffer of PROPOSAL as the CLI gets it."
+(defun qwen-companion-proposal--cli-text (proposal text)
+  "Return TEXT, from the buffer of PROPOSAL, as the CLI will receive it."
   (qwen-companion-proposal--add-mark
    proposal (qwen-companion-disk-set-line-ends
              text (qwen-companion-proposal-line-end proposal))))
@@ -302,17 +303,17 @@ byte order mark."
   "Return TEXT of PROPOSAL with the byte order mark it has for the CLI."
   (cond ((and (string-empty-p text)
               (or (not (qwen-companion-proposal-empty proposal))
-                  (qwen-companion-proposal--no-text-p proposal)))
+                  (qwen-companion-proposal--empty-p proposal)))
          "")
         ;; Copying 20 MB takes 50 ms.
         ((string-empty-p (qwen-companion-proposal-bom proposal)) text)
         (t (concat (qwen-companion-proposal-bom proposal) text))))
 
-(defun qwen-companion-proposal--in-file (proposal text)
-  "Return TEXT of the buffer of PROPOSAL to look for in its file."
-  ;; Other line ends will do there, unless some of it are none.
+(defun qwen-companion-proposal--text-to-find (proposal text)
+  "Return TEXT, from the buffer of PROPOSAL, in the form to search in its file."
+  ;; The search ignores line ends, but not carriage returns within the text.
   (if (string-search "\r" text)
-      (qwen-companion-proposal--exactly proposal text)
+      (qwen-companion-proposal--cli-text proposal text)
     text))
 
 (defun qwen-companion-proposal--pack (proposal text)
@@ -327,7 +328,7 @@ byte order mark."
     (with-current-buffer buffer
       (insert text)
       (set-buffer-modified-p (qwen-companion-proposal-edited proposal))
-      (qwen-companion-proposal-keep-draft proposal))))
+      (qwen-companion-proposal-protect-draft proposal))))
 
 (defun qwen-companion-proposal--plain-text (text)
   "Return TEXT with LF line ends and no byte order mark."
@@ -345,7 +346,7 @@ STAMP is from `qwen-companion-disk-stamp'.  TEXT has the line ends of the
 file and no byte order mark.  It is empty when there is no file, and nil
 when it cannot be read or PROPOSAL is not about a file."
   (let ((path (qwen-companion-proposal-path proposal)))
-    ;; First: what is written meanwhile is noticed then.
+    ;; The stamp first, so that a write during the reading is noticed.
     (cons (qwen-companion-disk-stamp path)
           (and (qwen-companion-proposal-file-p proposal)
                (ignore-error file-error
@@ -368,14 +369,14 @@ when it cannot be read or PROPOSAL is not about a file."
     (with-current-buffer (qwen-companion-proposal-buffer proposal)
       (qwen-companion-disk-convert-line-ends "\r\n"))
     (setf (qwen-companion-proposal-line-end proposal) "\n"
-          ;; The recorded difference is that of the other line ends.
+          ;; The recorded difference is about the previous line ends.
           (qwen-companion-proposal-difference proposal) nil)))
 
 (defun qwen-companion-proposal-align-line-ends (proposal disk bom)
   "Make the current buffer, the disk side of PROPOSAL, comparable with it.
-DISK is how lines end in the file, see `qwen-companion-disk-line-end';
-the buffer has LF where all of them end in CR LF.  BOM is the file's byte
-order mark, \"\" for none, or nil where it cannot be compared.
+DISK is the line end of the file, see `qwen-companion-disk-line-end'; if
+that is CR LF throughout, the buffer has LF.  BOM is the file's byte order
+mark, \"\" for none, or nil if it cannot be compared.
 
 Usually both buffers get LF line ends, and a change from one style to
 the other is a single change, see
@@ -385,7 +386,7 @@ dropped by itself."
   (let* ((proposed (car (qwen-companion-proposal-proposed proposal)))
          (exact (or (eq disk 'mixed)
                     (eq proposed 'mixed)
-                    ;; Some were dropped while both sides showed them.
+                    ;; Some were dropped while both sides showed carriage returns.
                     (and (qwen-companion-proposal-exact proposal)
                          (not (equal proposed
                                      (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -417,20 +418,20 @@ A list of (WHAT PROPOSED ON-DISK), strings for the user."
          (list (list "line ends" (format "%s proposed" (name line-end))
                      (format "%s on disk" (name disk-line-end)))))
        (when (and disk-bom (not (equal bom disk-bom))
-                  (not (qwen-companion-proposal--no-text-p proposal)))
+                  (not (qwen-companion-proposal--empty-p proposal)))
          (list (if (string-empty-p bom)
                    '("byte order mark" "not proposed" "on disk")
                  '("byte order mark" "proposed" "not on disk"))))))))
 
-(defun qwen-companion-proposal--no-text-p (proposal)
+(defun qwen-companion-proposal--empty-p (proposal)
   "Return non-nil when PROPOSAL was empty, without a byte order mark."
   (and (qwen-companion-proposal-empty proposal)
        (string-empty-p (cdr (qwen-companion-proposal-proposed proposal)))))
 
 (defun qwen-companion-proposal-line-end-summary (proposal)
   "Describe the line ends and byte order mark of PROPOSAL if they are new.
-Return nil when they are those on disk.  All of that is a single change,
-which the user can drop."
+Return nil if the file on disk has the same.  They count as a single
+change, which the user can drop."
   (when-let* ((changes (qwen-companion-proposal--line-end-changes proposal)))
     (if (qwen-companion-proposal-as-on-disk proposal)
         (concat (mapconcat #'car changes " and ") " as on disk")
@@ -440,9 +441,9 @@ which the user can drop."
 
 (defun qwen-companion-proposal-set-line-ends (proposal as-on-disk)
   "Set the line ends and byte order mark of PROPOSAL.
-With AS-ON-DISK non-nil they are those on disk, else the proposed ones.
-A text without line ends gets those on disk, for when dropped changes
-bring lines back."
+If AS-ON-DISK is non-nil, use those on disk, else the proposed ones.  A
+text without line ends also gets those on disk: dropping a change can add
+lines to it."
   (pcase-let ((`(,line-end . ,bom) (qwen-companion-proposal-proposed proposal))
               (`(,disk-line-end . ,disk-bom) (qwen-companion-proposal-on-disk proposal)))
     (unless (qwen-companion-proposal--line-end-changes proposal)
@@ -451,16 +452,16 @@ bring lines back."
       (setf (qwen-companion-proposal-line-end proposal)
             (or (and as-on-disk disk-line-end) line-end disk-line-end "\n")))
     (setf (qwen-companion-proposal-bom proposal)
-          (or (and (or as-on-disk (qwen-companion-proposal--no-text-p proposal)) disk-bom)
+          (or (and (or as-on-disk (qwen-companion-proposal--empty-p proposal)) disk-bom)
               bom)
           (qwen-companion-proposal-as-on-disk proposal) as-on-disk)))
 
-;;; The one life
+;;; The life cycle
 
-(defun qwen-companion-proposal-asked-for-p (proposal)
-  "Return non-nil when the user has asked for PROPOSAL, so nothing announces it.
-Nor does it open by itself.  Those are the changes that no CLI has
-proposed, and the one of the doctor, which ends it at once."
+(defun qwen-companion-proposal-requested-p (proposal)
+  "Return non-nil when the user requested PROPOSAL, so it needs no announcement.
+It does not open by itself either.  That holds for changes that no CLI has
+proposed, and for the doctor's change, which ends at once."
   (or (and (qwen-companion-proposal-answer proposal)
            (qwen-companion-proposal-file-p proposal))
       ;; The client in qwen_companion/doctor.py, and its version.
@@ -468,7 +469,7 @@ proposed, and the one of the doctor, which ends it at once."
 
 (defun qwen-companion-proposal--from-payload (payload)
   "Return the proposal that PAYLOAD of the `proposal-open' call describes.
-It has no text yet, and its file has not been looked at."
+It has no text yet, and its file is not examined yet."
   (let ((client (qwen-companion-proposal-open-client payload)))
     (qwen-companion-proposal--make
      :id (qwen-companion-proposal-open-id payload)
@@ -486,21 +487,21 @@ It has no text yet, and its file has not been looked at."
   "Return the reason to refuse PROPOSAL with the text in PAYLOAD, or nil."
   (let ((path (qwen-companion-proposal-path proposal)))
     (if (or (not (file-name-absolute-p path)) (file-remote-p path))
-        (format "Emacs reviews local files with absolute names only, not %s" path)
+        (format "Emacs only reviews local files with absolute names, not %s" path)
       (let* ((file-name-handler-alist nil)
              (size (max (qwen-companion-spool-size payload)
                         (or (file-attribute-size
                              (file-attributes (file-chase-links path)))
                             0))))
         (when (> size qwen-companion-diff-size-limit)
-          (format "%s has %d bytes, and Emacs reviews at most %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
+          (format "%s has %d bytes, more than the limit of %d (`qwen-companion-diff-size-limit').  Decide in the terminal instead"
                   path size qwen-companion-diff-size-limit))))))
 
 (defun qwen-companion-proposal-examine (proposal)
   "Examine the risk of writing the file of PROPOSAL, which may have changed.
-Return the warning if it is a new one, else nil.  Of a file elsewhere only
-the name counts; the Python process refuses one that a link leads to from
-outside of the workspace."
+Return the warning if it is a new one, else nil.  For a remote file, only
+its name is examined; the Python process refuses a link that leads out of
+the workspace."
   (pcase-let* ((path (qwen-companion-proposal-path proposal))
                (`(,real . ,warning)
                 (cond ((not (qwen-companion-proposal-file-p proposal)) nil)
@@ -522,14 +523,14 @@ Run `qwen-companion-proposal-begun-functions'."
           (qwen-companion-proposal-stamp proposal) (car origin)
           (qwen-companion-proposal-checked proposal) (car origin))
     (qwen-companion-proposal-examine proposal))
-  ;; Before it writes more, it awaits an answer.
+  ;; The CLI now awaits an answer before it writes anything else.
   (dolist (earlier qwen-companion-proposal--awaiting-write)
     (when (equal (qwen-companion-proposal-session proposal)
                  (qwen-companion-proposal-session earlier))
       (qwen-companion-disk-expect-later (qwen-companion-proposal-write earlier))))
   (qwen-companion-proposal--fill proposal payload)
   (setf (qwen-companion-proposal-seen proposal)
-        (qwen-companion-proposal-asked-for-p proposal))
+        (qwen-companion-proposal-requested-p proposal))
   (setq qwen-companion-proposal--open
         (append qwen-companion-proposal--open (list proposal)))
   (qwen-companion-proposal--compare-with-accepted proposal)
@@ -537,12 +538,12 @@ Run `qwen-companion-proposal-begun-functions'."
 
 (cl-defun qwen-companion-proposal-begin (&key id session client path text answer chat directory)
   "Begin and return a proposal of TEXT for the file PATH, made by no CLI.
-ID, SESSION and CLIENT name it as those of a CLI are named.  It counts as
-seen, so it does not open by itself.  When the user decides, ANSWER is
-called with the proposal, the outcome, and for an acceptance the text; if
-it signals an error, the proposal stays open.  With CHAT non-nil, it is a
-plan for the project DIRECTORY, of the chat in that buffer, and comes as
-that of a CLI.  Signal a `user-error' if the text is too large."
+ID, SESSION and CLIENT are as in a proposal of a CLI.  It counts as seen,
+so it does not open by itself.  When the user decides, call ANSWER with
+the proposal, the outcome, and for an acceptance the text; if ANSWER
+signals an error, the proposal stays open.  With CHAT non-nil, it is a
+plan for the project DIRECTORY from the chat in that buffer, and arrives
+like one of a CLI.  Signal a `user-error' if the text is too large."
   (let ((proposal (qwen-companion-proposal--make
                    :id id :session session :label client :path path
                    :kind (if chat 'plan 'file) :directory directory
@@ -554,8 +555,8 @@ that of a CLI.  Signal a `user-error' if the text is too large."
     proposal))
 
 (defun qwen-companion-proposal-withdraw (proposal reason)
-  "End PROPOSAL, about which there is nothing to decide any more.
-If the user has edited its text, rescue that for REASON, a string."
+  "End PROPOSAL, which no longer needs a decision.
+If the user has edited its text, rescue the text for REASON, a string."
   (qwen-companion-proposal--end proposal 'closed t)
   (qwen-companion-proposal--rescue-or-kill proposal reason)
   (unless (or (qwen-companion-proposal-edited proposal)
@@ -566,9 +567,9 @@ If the user has edited its text, rescue that for REASON, a string."
 (defun qwen-companion-proposal--end (proposal state &optional by-cli send)
   "End PROPOSAL in STATE.
 BY-CLI non-nil means that the CLI ended it, perhaps just before the user
-would have answered.  SEND is nil or a function that tells the CLI; call
-it before the review goes from the screen.  The caller has to deal with
-the proposal's buffer."
+would have answered.  SEND is nil or a function that informs the CLI; call
+it before removing the review from the screen.  The caller must rescue or
+kill the proposal's buffer."
   (let ((before (qwen-companion-proposal-state proposal)))
     (setf (qwen-companion-proposal-state proposal) state
           (qwen-companion-proposal-edited proposal)
@@ -585,7 +586,7 @@ the proposal's buffer."
 OUTCOME is `accepted', with the accepted TEXT, or `rejected'.  TEXT is
 from `qwen-companion-proposal-buffer-text'."
   (let ((answer (qwen-companion-proposal-answer proposal))
-        ;; Kept here: an acceptance that is not delivered is rescued in another buffer.
+        ;; Saved here: an undelivered acceptance is rescued in another buffer.
         (buffer (qwen-companion-proposal-buffer proposal)))
     (when (or (not (qwen-companion-proposal-file-p proposal))
               (and (qwen-companion-proposal-held proposal) (eq outcome 'rejected)))
@@ -594,7 +595,7 @@ from `qwen-companion-proposal-buffer-text'."
                 (funcall qwen-companion-proposal-reason-function proposal outcome))))
     (when answer
       (funcall answer proposal outcome
-               (and text (qwen-companion-proposal--exactly proposal text))))
+               (and text (qwen-companion-proposal--cli-text proposal text))))
     (qwen-companion-proposal--end
      proposal outcome nil
      (unless answer
@@ -614,11 +615,11 @@ from `qwen-companion-proposal-buffer-text'."
     (kill-buffer buffer)))
 
 (defun qwen-companion-proposal--note-accepted (accepted)
-  "Note in the other reviews of the same file that ACCEPTED was accepted."
+  "Show in the other reviews of the same file that ACCEPTED was accepted."
   (dolist (other (qwen-companion-proposals-of-file
                   (qwen-companion-proposal-path accepted)))
     (setf (qwen-companion-proposal-note other)
-          (format "another one, by %s, was accepted"
+          (format "a proposal by %s was accepted meanwhile"
                   (qwen-companion-proposal-client accepted))))
   (force-mode-line-update t))
 
@@ -634,11 +635,11 @@ has not reached it yet is void."
                         (not (qwen-companion-proposal-held proposal))))))
     (when-let* ((older (cl-find-if older-p qwen-companion-proposal--open)))
       (qwen-companion-proposal--end older 'superseded t)
-      (qwen-companion-proposal--rescue-or-kill older "a newer proposal has come"))
+      (qwen-companion-proposal--rescue-or-kill older "a newer proposal replaced it"))
     (when-let* ((undelivered (cl-find-if older-p qwen-companion-proposal--undelivered
                                          :key #'car)))
       (qwen-companion-proposal--discard-outcome
-       undelivered "a newer proposal has come before the CLI knew that you had accepted"))))
+       undelivered "a newer proposal arrived before the CLI received your acceptance"))))
 
 ;;; Rescued texts
 
@@ -648,7 +649,7 @@ AWAITED non-nil means that the CLI may be about to write.  If the text
 is on disk already, kill the buffer instead."
   (if (qwen-companion-disk-holds-p
        (qwen-companion-proposal-path proposal)
-       (qwen-companion-proposal--in-file
+       (qwen-companion-proposal--text-to-find
         proposal (qwen-companion-proposal-buffer-text proposal)))
       (kill-buffer (qwen-companion-proposal-buffer proposal))
     (qwen-companion-rescue-adopt
@@ -671,7 +672,7 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
     (kill-buffer (qwen-companion-proposal-buffer proposal))))
 
 (defun qwen-companion-proposal--rescue-orphan (proposal reason)
-  "Rescue the text of PROPOSAL for REASON, or as its session has ended if nil."
+  "Rescue the text of PROPOSAL for REASON, or if nil, because its session ended."
   (qwen-companion-proposal--rescue
    proposal
    (or reason
@@ -679,22 +680,22 @@ AWAITED is as in `qwen-companion-proposal--rescue'."
                (qwen-companion-proposal-client proposal)
                (qwen-companion-proposal-display-path proposal)))))
 
-;;; What the CLI writes
+;;; The CLI's writes
 
-;; A CLI may ask about several changes before it makes the first one.  It
-;; has computed all of them from the text on disk, and some CLIs apply one
-;; after the other by replacing strings.  So an accepted text may never be
-;; on disk as it is; the text that will be there is computed here.  The time
-;; limit for a write starts when the CLI awaits no more answers.
+;; A CLI may ask about several changes before it makes the first one.  All
+;; are computed from the text on disk, and some CLIs apply them one by one by
+;; replacing strings.  So an accepted text may never be on disk unchanged;
+;; the expected text is computed here.  The time limit for a write starts
+;; when the CLI awaits no more answers.
 
 (cl-defun qwen-companion-proposal--await-write (proposal text &key optional stamp ready done)
-  "Expect that the CLI of PROPOSAL writes TEXT, which its buffer had.
-TEXT may be nil if that is not known.  OPTIONAL, STAMP and DONE are as in
-`qwen-companion-disk-expect'; call DONE when the wait for PROPOSAL ends.
-READY is called without arguments, as there."
+  "Expect the CLI of PROPOSAL to write TEXT, the former text of its buffer.
+TEXT is nil if unknown.  OPTIONAL, STAMP, READY and DONE are as in
+`qwen-companion-disk-expect'; READY gets no arguments, and DONE is called
+when the wait for PROPOSAL ends."
   (let* ((path (qwen-companion-proposal-path proposal))
          (earlier (qwen-companion-proposal--awaited-for path))
-         (text (and text (qwen-companion-proposal--in-file proposal text))))
+         (text (and text (qwen-companion-proposal--text-to-find proposal text))))
     (setf (qwen-companion-proposal-forecast proposal)
           (cond ((null text) 'unknown)
                 ((null earlier) (qwen-companion-proposal--plain-text text)))
@@ -716,13 +717,13 @@ READY is called without arguments, as there."
     (qwen-companion-proposal--update-forecasts path)))
 
 (defun qwen-companion-proposal--awaited-for (path)
-  "Return the proposals for PATH whose write is awaited, oldest first."
+  "Return the proposals for PATH that wait for a write, oldest first."
   (cl-remove path qwen-companion-proposal--awaiting-write
              :key #'qwen-companion-proposal-path :test-not #'equal))
 
 (defun qwen-companion-proposal-unwritten-before (proposal)
-  "Return the proposals that its CLI writes before PROPOSAL to the same file.
-A list of accepted proposals."
+  "Return the accepted proposals that precede PROPOSAL in the same file.
+Its CLI writes them before it."
   (cl-remove-if-not
    (lambda (earlier)
      (and (eq (qwen-companion-proposal-state earlier) 'accepted)
@@ -731,11 +732,11 @@ A list of accepted proposals."
           (qwen-companion-disk-untouched-p (qwen-companion-proposal-write earlier))))
    (qwen-companion-proposal--awaited-for (qwen-companion-proposal-path proposal))))
 
-(defun qwen-companion-proposal-left-before (proposal)
+(defun qwen-companion-proposal-earlier-text-of-others (proposal)
   "Return another CLI's earlier text for the file of PROPOSAL, or nil.
-The value is (CLIENT . TEXT): the newest text, with LF line ends, that was
-proposed before PROPOSAL, and waits or is accepted and not written yet.
-Return nil also where line ends differ within a text."
+The value is (CLIENT . TEXT): the newest text, with LF line ends, among
+earlier proposals that are pending, or accepted and not written yet.
+Return nil also if line ends differ within a text."
   (let* ((accepted (cl-remove-if-not
                     (lambda (other)
                       (and (eq (qwen-companion-proposal-state other) 'accepted)
@@ -781,7 +782,7 @@ Return nil also where line ends differ within a text."
         (setq previous proposal)))))
 
 (defun qwen-companion-proposal--forecast (proposal mine)
-  "Compute the forecast of PROPOSAL, given that MINE is written before it."
+  "Compute the forecast of PROPOSAL, assuming that MINE is written before it."
   (let* ((write (qwen-companion-proposal-write proposal))
          (path (qwen-companion-proposal-path proposal))
          (theirs (qwen-companion-proposal--plain-text (qwen-companion-disk-accepted write))))
@@ -802,8 +803,8 @@ Return nil also where line ends differ within a text."
              (qwen-companion-proposal--compare-with-accepted open))))))))
 
 (defun qwen-companion-proposal--compare-with-accepted (proposal)
-  "Note in the review of PROPOSAL if it lacks text accepted before.
-Only changes that its CLI has not written yet count."
+  "Warn in the review of PROPOSAL if it lacks text accepted before.
+Only accepted changes that its CLI has not written yet count."
   (when-let* ((earlier (qwen-companion-proposal-unwritten-before proposal))
               (mine (qwen-companion-proposal-forecast (car (last earlier))))
               ((stringp mine)))
@@ -830,13 +831,13 @@ Only changes that its CLI has not written yet count."
         (qwen-companion-disk-expect-soon (qwen-companion-proposal-write proposal))))))
 
 (defun qwen-companion-proposal--write-ended (proposal text result how)
-  "Rescue TEXT, accepted of PROPOSAL, if it is not on disk.
+  "Rescue TEXT, accepted for PROPOSAL, if it is not on disk.
 RESULT and HOW are as in `qwen-companion-disk-expect'."
   (pcase result
     ('overwritten
      (when (qwen-companion-proposal-edited proposal)
        (qwen-companion-proposal--rescue-text
-        proposal text "a change accepted later has replaced it, with your edits")))
+        proposal text "a change accepted later replaced it and your edits")))
     ('changed (qwen-companion-proposal--rescue-changed proposal text))
     ('unchanged
      (qwen-companion-proposal--rescue-text
@@ -848,27 +849,27 @@ RESULT and HOW are as in `qwen-companion-disk-expect'."
        (qwen-companion-rescue-expect-late-write (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal--rescue-changed (proposal text)
-  "Rescue TEXT, accepted of PROPOSAL: its file has another text.
-If the file holds what was accepted before, rescue both changes together."
+  "Rescue TEXT, accepted for PROPOSAL, because its file has another text.
+If the file holds the change accepted before, rescue both changes together."
   (let* ((path (qwen-companion-proposal-path proposal))
          (file (qwen-companion-proposal-display-path proposal))
          (base (qwen-companion-proposal-base proposal))
          (forecast (qwen-companion-proposal-forecast proposal)))
-    ;; What is there instead is what the key of the kept text replaces.
+    ;; `qwen-companion-kept-apply' replaces the text that is there instead.
     (setf (qwen-companion-proposal-stamp proposal) (qwen-companion-disk-stamp path))
     (if (and base (stringp forecast) (qwen-companion-disk-holds-p path base))
         (qwen-companion-proposal--rescue-text
          proposal forecast
-         (format "%s holds the change accepted before, but not this one" file))
+         (format "%s has the change accepted before, but not this one" file))
       (qwen-companion-proposal--rescue-text
-       proposal text (format "%s does not hold what was accepted" file))
+       proposal text (format "%s does not have the accepted text" file))
       (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
         (run-hook-with-args 'qwen-companion-proposal-miswritten-functions
                             (qwen-companion-proposal-buffer proposal))))))
 
 (defun qwen-companion-proposal-rescue-accepted (proposal text reason)
-  "Rescue TEXT, accepted of PROPOSAL, whose buffer was killed, for REASON.
-TEXT is as the answer function of PROPOSAL has got it."
+  "Rescue TEXT, accepted for PROPOSAL, whose buffer was killed, for REASON.
+TEXT is as passed to the answer function of PROPOSAL."
   (qwen-companion-proposal--rescue-text
    proposal
    (string-replace (qwen-companion-proposal-line-end proposal) "\n"
@@ -917,9 +918,9 @@ The Python process may have been unable to read the text, for instance."
 
 (defun qwen-companion-proposal-snapshot ()
   "Return the open proposals, for a Python process about to start.
-A list of property lists (:id :session :path :digest).  A proposal
-whose outcome is not delivered is open for the Python process; those that
-no CLI has made are none of its."
+A list of property lists (:id :session :path :digest).  Include proposals
+whose outcome is not delivered, which are open for the Python process.
+Exclude those that no CLI has made."
   (mapcar (lambda (proposal)
             (let* ((path (qwen-companion-proposal-path proposal))
                    (session (qwen-companion-proposal-session proposal))
@@ -944,9 +945,9 @@ no CLI has made are none of its."
   (car (qwen-companion-proposal--undelivered-by-id id)))
 
 (defun qwen-companion-proposal--discard-outcome (undelivered reason)
-  "Discard UNDELIVERED, an outcome that came too late, and close its proposal.
+  "Discard UNDELIVERED, an outcome that is too late, and close its proposal.
 If it is an acceptance with edits, rescue its text for REASON.  Return
-that text, or nil for a rejection."
+the text, or nil for a rejection."
   (pcase-let ((`(,proposal . ,text) undelivered))
     (setq qwen-companion-proposal--undelivered
           (delq undelivered qwen-companion-proposal--undelivered))
@@ -972,13 +973,13 @@ known already, keep its review."
     (cond
      ((and original (not (qwen-companion-places-of original)))
       (qwen-companion-spool-drop payload)
-      (format "Emacs does not serve the place of %s" original))
+      (format "Emacs does not serve the host of %s" original))
      ((or (qwen-companion-proposal-by-id id)
           (qwen-companion-proposal--undelivered-by-id id))
       (qwen-companion-spool-drop payload)
       nil)
      (t
-      ;; What a hook waits for has its own end, whatever else comes.
+      ;; A proposal of a waiting hook ends by itself; a newer one does not replace it.
       (unless (qwen-companion-proposal-held proposal)
         (qwen-companion-proposal--supersede proposal))
       (if-let* ((refusal (qwen-companion-proposal--refusal proposal payload)))
@@ -1016,9 +1017,9 @@ been rejected in Emacs."
         (and text (qwen-companion-proposal--pack proposal text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
-  "Handle the `proposal-orphan' call: the CLI waits no more for that in PAYLOAD.
-Without a reason, its session has ended, and an acceptance may not have
-reached it: the text is rescued."
+  "Handle `proposal-orphan': the CLI no longer waits for the proposal in PAYLOAD.
+Without a reason, its session has ended.  An acceptance may not have
+reached it then, so the text is rescued."
   (let* ((id (qwen-companion-proposal-orphan-id payload))
          (proposal (qwen-companion-proposal-by-id id))
          (reason (when-let* ((reason (qwen-companion-proposal-orphan-reason payload)))
@@ -1027,7 +1028,7 @@ reached it: the text is rescued."
     (cond
      ((and proposal (or reason (not (qwen-companion-proposal-file-p proposal))))
       (qwen-companion-proposal-withdraw
-       proposal (or reason "the connection is lost; answer in the terminal")))
+       proposal (or reason "connection lost; answer in the terminal")))
      (proposal
       (qwen-companion-proposal--end proposal 'orphaned t)
       (qwen-companion-proposal--rescue-orphan proposal reason))
@@ -1063,7 +1064,7 @@ reached it: the text is rescued."
 
 (defun qwen-companion-proposal-on-written (payload)
   "Handle the `proposal-written' call: the CLI has made the edit in PAYLOAD.
-Programs that change the file right after that are none of its doing."
+Later changes of the file are not attributed to the CLI."
   (when-let* ((proposal (cl-find (qwen-companion-proposal-written-id payload)
                                  qwen-companion-proposal--awaiting-write
                                  :key #'qwen-companion-proposal-id :test #'equal)))

@@ -8,11 +8,10 @@
 
 ;; A review can end without the CLI writing its text: the CLI has
 ;; disconnected, was answered in its terminal, or has proposed something
-;; newer.  A text worth keeping then stays in a buffer, with commands that
-;; put it into the buffer visiting the file and that compare it with the file
-;; on disk.  Nothing here writes to disk, and nothing happens without a
-;; command except this: if the CLI turns out to have written the text, its
-;; buffer is killed.
+;; newer.  An edited text then stays in a buffer.  Commands put it into the
+;; buffer visiting the file, or compare it with the file on disk.  Nothing
+;; here writes to disk.  If the CLI writes the text after all, the buffer is
+;; killed.
 
 ;;; Code:
 
@@ -29,15 +28,15 @@
 
 (cl-defstruct (qwen-companion-rescue (:copier nil))
   "A text rescued from a review.
-PATH is its file, NAME what it is called, and REASON the reason why it
-was rescued, a string.
+PATH is its file, NAME its display name, and REASON a string, the reason
+for the rescue.
 STAMP is the state of the file when the text was proposed, see
-`qwen-companion-disk-stamp'.  DIGEST is that of the text before the user
-edited it, see `qwen-companion-disk-digest'.  LINE-END ends a line of
+`qwen-companion-disk-stamp'.  DIGEST is the digest of the text before the
+user's edits, see `qwen-companion-disk-digest'.  LINE-END ends a line of
 the text in the file.  ENDS-LINES is non-nil when the CLI may add a
 newline at its end.  AWAITED is non-nil while the CLI may be about to
-write it, and WATCH is a watch on the file's directory when it may write
-late, or nil."
+write it.  WATCH is a watch on the file's directory for a late write, or
+nil."
   path name reason stamp digest line-end ends-lines awaited watch)
 
 (defvar-local qwen-companion-rescue--current nil
@@ -58,17 +57,17 @@ late, or nil."
         (and qwen-companion-kept-mode '((:eval (qwen-companion-rescue--header))))))
 
 (defun qwen-companion-rescue--header ()
-  "Return the header line: file, why its text is kept, keys."
+  "Return the header line: file, reason, keys."
   (qwen-companion-header-line
    (qwen-companion-rescue-name qwen-companion-rescue--current)
    `((nil . ,(let ((reason (qwen-companion-rescue-reason qwen-companion-rescue--current)))
-               ;; The rest was said when it was kept.
+               ;; A message gave the rest when the text was rescued.
                (propertize (car (split-string reason ", \\| before ")) 'face 'warning
                            'help-echo reason)))
      ,@(qwen-companion-header-mode-keys 'qwen-companion-kept-mode))))
 
 (defun qwen-companion-rescue-adopt (buffer rescue)
-  "Make BUFFER the buffer of RESCUE, a `qwen-companion-rescue', and say so."
+  "Make BUFFER the buffer of RESCUE, a `qwen-companion-rescue', with a message."
   (with-current-buffer buffer
     (setq buffer-read-only nil
           ;; Emacs asks about it before it exits.
@@ -93,7 +92,7 @@ late, or nil."
   (qwen-companion-rescue-path
    (buffer-local-value 'qwen-companion-rescue--current buffer)))
 
-;;; When the CLI has written
+;;; Late writes
 
 (defun qwen-companion-rescue-file-written (path)
   "Update the rescued texts of the file PATH, which a CLI has written.
@@ -124,14 +123,14 @@ It may still await an answer in its terminal."
           (qwen-companion-disk-watch
            path
            (lambda ()
-             ;; Other files of the directory are told of too.
+             ;; The watch reports other files of the directory too.
              (unless (equal stamp (setq stamp (qwen-companion-disk-stamp path)))
                (qwen-companion-rescue-file-written path)))))
     (with-current-buffer buffer
       (add-hook 'kill-buffer-hook #'qwen-companion-rescue--unwatch nil t))))
 
 (defun qwen-companion-rescue--unwatch ()
-  "Stop watching for the rescued text in the current buffer."
+  "Stop waiting for a write of the rescued text in the current buffer."
   (when-let* ((watch (qwen-companion-rescue-watch qwen-companion-rescue--current)))
     (setf (qwen-companion-rescue-watch qwen-companion-rescue--current) nil)
     (qwen-companion-disk-unwatch watch)))
@@ -156,7 +155,7 @@ RESULT says how the wait ended, see `qwen-companion-disk-expect'."
 (defun qwen-companion-rescue--report-missing-edits (rescue)
   "Tell the user once that the CLI has not written the edits of RESCUE."
   (setf (qwen-companion-rescue-awaited rescue) nil)
-  (message "qwen-companion: %s is written, your edits are not in it; M-x qwen-companion-kept-apply puts them on top"
+  (message "qwen-companion: %s was written without your edits; M-x qwen-companion-kept-apply applies them"
            (qwen-companion-untrusted-path (qwen-companion-rescue-path rescue))))
 
 (defun qwen-companion-rescue--on-disk-p (buffer)
@@ -171,7 +170,7 @@ RESULT says how the wait ended, see `qwen-companion-disk-expect'."
 
 ;;; Commands
 
-(defun qwen-companion-rescue--find (buffer)
+(defun qwen-companion-rescue--candidate (buffer)
   "Return the buffer with the rescued text on which a command acts.
 That is BUFFER if non-nil, else the current one, else the only one for
 the file visited here, else the only one.  Signal a `user-error' when
@@ -188,10 +187,10 @@ there is none or several."
                            (t (or here all)))))
     (cond
      ((or (null candidates) (not (memq (car candidates) all)))
-      (user-error "No text of a review is kept%s"
+      (user-error "No rescued text%s"
                   (if buffer (format " in %s" buffer) "")))
      ((cdr candidates)
-      (user-error "Which one?  %d texts are kept: %s" (length candidates)
+      (user-error "%d texts are rescued; go to the buffer of one: %s" (length candidates)
                   (mapconcat #'buffer-name candidates ", ")))
      (t (car candidates)))))
 
@@ -208,13 +207,13 @@ there is none or several."
 ;;;###autoload
 (defun qwen-companion-kept-apply (&optional buffer)
   "Put a rescued text into the buffer that visits its file.
-That is one change to undo, and saving it is up to you.  If the file
-has changes besides the proposed ones, Ediff shows both texts instead.
+One `undo' reverts that; the buffer is not saved.  If the file has
+changes besides the proposed ones, show both texts in Ediff instead.
 
 Act on the text of the current buffer, else on the only one for the file
 visited here, else on the only one; BUFFER names another one."
   (interactive (list (qwen-companion-rescue--read "Apply")))
-  (let* ((rescued (qwen-companion-rescue--find buffer))
+  (let* ((rescued (qwen-companion-rescue--candidate buffer))
          (rescue (buffer-local-value 'qwen-companion-rescue--current rescued))
          (path (qwen-companion-rescue-path rescue))
          (stamp (qwen-companion-disk-stamp path)))
@@ -244,9 +243,9 @@ If Ediff fails, signal a `user-error'."
       (error
        (user-error
         (substitute-command-keys
-         "%s has other changes too, and Ediff cannot show them (%s); \\[qwen-companion-kept-difference] shows what differs")
+         "%s has other changes too, and Ediff failed (%s); \\[qwen-companion-kept-difference] shows the differences")
         file (error-message-string err))))
-    (message "qwen-companion: %s has other changes too; take over what you want" file)))
+    (message "qwen-companion: %s has other changes too; copy the ones you want" file)))
 
 (defun qwen-companion-rescue--replace-text (rescued target)
   "Replace the text of the buffer TARGET by RESCUED's; show TARGET.
@@ -262,24 +261,24 @@ Kill RESCUED."
         (undo-boundary)
         (replace-buffer-contents rescued 0.1)
         (undo-boundary))
-      ;; Also an empty text for a file that is not there is to be saved.
+      ;; Make an empty text of a missing file savable too.
       (set-buffer-modified-p t)))
   (kill-buffer rescued)
   (pop-to-buffer target)
-  (message "qwen-companion: the text is in this buffer, not saved yet"))
+  (message "qwen-companion: applied to this buffer, not saved yet"))
 
 (defun qwen-companion-kept-discard (&optional buffer)
   "Kill the buffer of a rescued text.
 BUFFER is as in `qwen-companion-kept-apply'."
   (interactive (list (qwen-companion-rescue--read "Discard")))
-  (kill-buffer (qwen-companion-rescue--find buffer)))
+  (kill-buffer (qwen-companion-rescue--candidate buffer)))
 
 ;;;###autoload
 (defun qwen-companion-kept-difference (&optional buffer)
   "Show how the file on disk differs from a rescued text.
 BUFFER is as in `qwen-companion-kept-apply'."
   (interactive (list (qwen-companion-rescue--read "Compare")))
-  (qwen-companion-rescue-compare (qwen-companion-rescue--find buffer)
+  (qwen-companion-rescue-compare (qwen-companion-rescue--candidate buffer)
                                #'display-buffer))
 
 (defun qwen-companion-rescue-compare (buffer display)
@@ -292,13 +291,13 @@ Call DISPLAY with a buffer that shows how they differ, if they do."
          (qwen-companion-disk-text buffer "\n") path
          (lambda (difference)
            (if (null difference)
-               (message "qwen-companion: %s holds that text" file)
+               (message "qwen-companion: %s already has that text" file)
              (funcall display difference)
-             (message "qwen-companion: how %s differs from it is in %s"
+             (message "qwen-companion: the differences of %s are in %s"
                       file (buffer-name difference)))))
-      ;; No room on the disk, for instance.
+      ;; For instance, the disk is full.
       (file-error
-       (message "qwen-companion: the text kept in %s cannot be compared with %s: %s"
+       (message "qwen-companion: cannot compare %s with %s: %s"
                 (buffer-name buffer) file (error-message-string err))))))
 
 (provide 'qwen-companion-rescue)

@@ -6,9 +6,8 @@
 
 ;;; Commentary:
 
-;; The front end that shows a proposal in Ediff: the text on disk is variant
-;; A, the proposal is variant B, a copy of the user's unsaved text is variant
-;; C on demand; the control panel is below.
+;; The front end that shows a proposal in Ediff.  Variant A is the text on
+;; disk, B the proposal, and C, on demand, a copy of the user's unsaved text.
 ;;
 ;; This file lays out the windows instead of Ediff, so that the selected
 ;; window (usually the terminal) stays where it is.  That needs no advice and
@@ -50,12 +49,11 @@ frame of its own with the parameters of `ediff-control-frame-parameters'."
                  (const :tag "In a frame of its own" frame)))
 
 (defconst qwen-companion-review-ediff--least-lines 8
-  "Lines that each side of a review must have for it to begin in Ediff.
-In a frame with room for fewer, it begins hunk by hunk; TAB shows Ediff
-all the same.")
+  "Minimum height in lines of each side for a review to begin in Ediff.
+In a smaller frame it begins hunk by hunk; TAB still shows Ediff.")
 
 (defconst qwen-companion-review-ediff--side-width 60
-  "Columns that a side needs to be beside another one.")
+  "Minimum width in columns of each of two sides side by side.")
 
 ;;; Keys and help
 
@@ -65,7 +63,7 @@ all the same.")
     "TAB" qwen-companion-diff-switch
     "e" qwen-companion-diff-edit
     [remap ediff-copy-A-to-B] qwen-companion-review-ediff-drop
-    [remap ediff-copy-C-to-B] qwen-companion-review-ediff-take-over
+    [remap ediff-copy-C-to-B] qwen-companion-review-ediff-copy-unsaved
     [remap ediff-restore-diff] qwen-companion-review-ediff-restore
     "C-c C-c" qwen-companion-diff-accept
     "C-c C-n" qwen-companion-diff-accept-next
@@ -78,31 +76,31 @@ all the same.")
     "C-c C-u" qwen-companion-diff-show-unsaved
     "C-c C-l" qwen-companion-diff-toggle-line-ends
     "C-c C-w" qwen-companion-diff-show-warnings)
-  "Keys that we add to the control panel, see `qwen-companion-buffers-keymap'.")
+  "Keys added to the control panel, see `qwen-companion-buffers-keymap'.")
 
 (defun qwen-companion-review-ediff--key (command)
-  "Return our key of COMMAND in the control panel, as text."
+  "Return the key of COMMAND in the control panel, as text."
   (cl-loop for (key bound) on qwen-companion-review-ediff--keys by #'cddr
            when (eq bound command) return key))
 
 (defun qwen-companion-review-ediff--change (command)
-  "Call COMMAND of Ediff to change the proposal, in which no key types."
+  "Call COMMAND of Ediff, which changes the proposal although it is read-only."
   (qwen-companion-buffers-require-mode 'ediff-mode)
   (cl-letf (((buffer-local-value 'buffer-read-only ediff-buffer-B) nil))
     (call-interactively command)))
 
 (defun qwen-companion-review-ediff-drop ()
-  "Drop the change at hand: copy the text on disk to the proposal."
+  "Drop the current change: copy the text on disk to the proposal."
   (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-copy-A-to-B))
 
-(defun qwen-companion-review-ediff-take-over ()
-  "Copy your unsaved text of the change at hand to the proposal."
+(defun qwen-companion-review-ediff-copy-unsaved ()
+  "Copy your unsaved text of the current change to the proposal."
   (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-copy-C-to-B))
 
 (defun qwen-companion-review-ediff-restore ()
-  "Bring back what was in the proposal before the change at hand was dropped."
+  "Restore the current change, which was dropped, in the proposal."
   (interactive nil ediff-mode)
   (qwen-companion-review-ediff--change #'ediff-restore-diff))
 
@@ -118,18 +116,18 @@ all the same.")
   "Return the line about unsaved text in the long help, or an empty string."
   (cond
    ((qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current)
-    "  u -without your unsaved text (C)   `cb' copies your change to B: taken over\n")
+    "  u -hide your unsaved text (C)   `cb' copies your change to B\n")
    ((qwen-companion-proposal-unsaved qwen-companion-proposal-current)
-    "  u -your unsaved text as a third party\n")
+    "  u -show your unsaved text as a third side\n")
    (t "")))
 
-(defun qwen-companion-review-ediff--brief-help (&optional way)
+(defun qwen-companion-review-ediff--brief-help (&optional key-hint)
   "Return the help shown in the control panel, in lines that fit its window.
-It begins with WAY, the key that goes there, if that is non-nil."
+It begins with KEY-HINT, the key that goes there, if that is non-nil."
   (let ((column 0) (width (window-width)) parts)
     (pcase-dolist (`(,keys . ,label)
                    (delq nil
-                         `(,(and way (cons way "goes here, then"))
+                         `(,(and key-hint (cons key-hint "goes here, then"))
                            (qwen-companion-diff-accept . "accept")
                            (qwen-companion-diff-reject . "reject")
                            (qwen-companion-diff-bury . "put aside")
@@ -157,10 +155,10 @@ It begins with WAY, the key that goes there, if that is non-nil."
    "  C-c C-c -accept the proposal (B) as it is now   C-c C-k -reject it   q -put it aside\n"
    (qwen-companion-review-ediff--long-unsaved-help)
    (if ediff-3way-job
-       "  e -edit B   `ab' copies the change at hand from the disk (A) to B: dropped\n"
-     "  e -edit B   a -copies the change at hand from the disk (A) to B: dropped\n")
+       "  e -edit B   `ab' copies the current change from the disk (A) to B: dropped\n"
+     "  e -edit B   a -copies the current change from the disk (A) to B: dropped\n")
    "  TAB -the same in one buffer, hunk by hunk   ]/[ -next/previous review   C-c C-n -accept, and next\n"
-   "  C-c C-w -all that the header line warns of\n"
+   "  C-c C-w -show all warnings of the header line\n"
    ediff-long-help-message-head
    (if ediff-3way-job
        ediff-long-help-message-compare3
@@ -203,7 +201,7 @@ deleted otherwise."
     (make-frame `((name . "Review")
                   (minibuffer . t)
                   (no-focus-on-map . t)
-                  ;; Ediff's parameters hide it at first.
+                  ;; Ediff's parameters make it invisible at first.
                   (visibility . t)
                   (width . ,(+ 2 (apply #'max
                                         (mapcar #'length
@@ -224,7 +222,7 @@ SPLIT is the function to use if there is room."
          (rest (with-selected-window window
                  (condition-case nil
                      (funcall split size)
-                   ;; Too small.
+                   ;; The window is too small.
                    (error (if vertically
                               (split-window-horizontally)
                             (split-window-vertically)))))))
@@ -259,7 +257,7 @@ Do nothing when they are in order."
             ediff-window-C (nth 2 windows)
             ediff-control-window panel)
       (set-window-scroll-bars panel 0 nil 0 nil)
-      ;; Ediff sets the buffer's own one anew all the time.
+      ;; Ediff resets the buffer-local one again and again.
       (set-window-parameter panel 'mode-line-format
                             '(:eval (qwen-companion-review-ediff--panel-mode-line)))
       (select-window panel)
@@ -267,7 +265,7 @@ Do nothing when they are in order."
 
 (defun qwen-companion-review-ediff--draw-panel (control)
   "Draw the control panel, the buffer CONTROL, in the selected window.
-Ediff would centre the lines."
+Unlike Ediff, do not centre the lines."
   (ediff-setup-control-buffer control)
   (let ((modified (buffer-modified-p))
         (inhibit-read-only t))
@@ -276,24 +274,24 @@ Ediff would centre the lines."
                          (goto-char (point-min))
                          (current-indentation))))
     (set-buffer-modified-p modified))
-  (qwen-companion-review-ediff--show-way control))
+  (qwen-companion-review-ediff--show-key-hint control))
 
-(defun qwen-companion-review-ediff--show-way (control)
-  "Show how to get to CONTROL, a control panel, in it while the user is elsewhere."
+(defun qwen-companion-review-ediff--show-key-hint (control)
+  "Show in CONTROL, a control panel, the key to it while the user is elsewhere."
   (with-current-buffer control
     (remove-overlays nil nil 'qwen-companion-review-ediff t)
-    (when-let* ((way (qwen-companion-review-way))
+    (when-let* ((key-hint (qwen-companion-review-key-hint))
                 (window (get-buffer-window control t))
                 (overlay (make-overlay (point-min) (point-max))))
       (overlay-put overlay 'qwen-companion-review-ediff t)
       (overlay-put overlay 'display
                    (with-selected-window window
-                     (qwen-companion-review-ediff--brief-help way))))))
+                     (qwen-companion-review-ediff--brief-help key-hint))))))
 
 (cl-defmethod qwen-companion-review-selection-changed ((_style (eql 'ediff)) proposal)
-  "Show the way to the control panel of PROPOSAL in it, or its keys alone."
+  "Update the keys shown in the control panel of PROPOSAL."
   (when-let* ((control (qwen-companion-review-windows-control proposal)))
-    (qwen-companion-review-ediff--show-way control)))
+    (qwen-companion-review-ediff--show-key-hint control)))
 
 (defun qwen-companion-review-ediff--panel-mode-line ()
   "Return the mode line of the control panel: file and place."
@@ -315,11 +313,11 @@ Ediff would centre the lines."
   '((ediff-buffer-A diff-removed diff-refine-removed)
     (ediff-buffer-B diff-added diff-refine-added)
     (ediff-buffer-C diff-changed diff-refine-changed))
-  "Faces of each variant: that of its changes, and that of the current one.")
+  "Faces of each variant: of its changes, and of the current change.")
 
 (defun qwen-companion-review-ediff--current-face (soft strong)
   "Return the attributes of the current change, between SOFT and STRONG.
-These are faces; the second one is made for words, and too much for lines."
+These are faces; STRONG is meant for words, and too strong for whole lines."
   (let ((light (color-name-to-rgb (or (face-background soft nil t) "")))
         (full (color-name-to-rgb (or (face-background strong nil t) ""))))
     (if (and light full (>= (display-color-cells) 256))
@@ -328,12 +326,12 @@ These are faces; the second one is made for words, and too much for lines."
                                  (append (cl-mapcar (lambda (a b) (/ (+ a b) 2))
                                                     light full)
                                          '(2))))
-      ;; Few colours: STRONG swaps those of the text, which shall be SOFT's.
+      ;; With few colours STRONG inverts those of the text; use those of SOFT.
       (list :inherit (list strong soft) :extend t))))
 
 (defun qwen-companion-review-ediff--set-colours ()
   "Show the sides of the current control panel in the colours of a diff.
-Ediff would show all but the current one as grey stripes."
+Ediff would show all changes but the current one as grey stripes."
   (pcase-dolist (`(,variant ,soft ,strong) qwen-companion-review-ediff--faces)
     (when-let* ((buffer (symbol-value variant))
                 ((buffer-live-p buffer)))
@@ -380,7 +378,7 @@ Ediff would show all but the current one as grey stripes."
               #'qwen-companion-review-ediff--long-help
               ;; Do not move the mouse.
               ediff-grab-mouse nil
-              ;; Nor say that a side of a change is empty.
+              ;; Do not report an empty side of a change.
               ediff-verbose-p nil
               word-wrap t)
   (add-hook 'ediff-before-setup-windows-hook
@@ -391,7 +389,7 @@ Ediff would show all but the current one as grey stripes."
   "Finish the start of a session; the control panel is current."
   (setq ediff-keep-variants t)
   (when ediff-3way-job
-    ;; Ediff made it writable, as for a merge.
+    ;; Ediff has made it writable, as for a merge.
     (with-current-buffer ediff-buffer-C
       (setq buffer-read-only t)))
   ;; Not in Ediff's own keymap.
@@ -412,7 +410,7 @@ Ediff would show all but the current one as grey stripes."
 If Ediff fails, restore the windows, delete its buffers and files, and
 signal its error."
   (let ((windows (current-window-configuration))
-        ;; It goes with the backend, so that nothing stays when Emacs is killed.
+        ;; The backend deletes it, also when Emacs is killed.
         (temporary-file-directory (qwen-companion-backend-spool)))
     (condition-case err
         (qwen-companion-compare-with-ediff
@@ -487,7 +485,7 @@ It cannot draw its control panel before that."
   "End the Ediff session of CONTROL without changing the windows of FRAME."
   (let* ((frame (if (frame-live-p frame) frame (selected-frame)))
          (before (current-window-configuration frame))
-         ;; BEFORE has the point of every window but this one.
+         ;; BEFORE lacks the point of the selected window.
          (selected (frame-selected-window frame))
          (point (window-point selected)))
     (with-selected-window (frame-first-window frame)
@@ -496,19 +494,19 @@ It cannot draw its control panel before that."
         (cl-letf (((default-value 'ediff-grab-mouse) nil))
           (condition-case nil
               (ediff-really-quit nil)
-            ;; Ediff has not started completely, or a user's hook fails.
+            ;; Ediff did not start completely, or a user's hook failed.
             (error nil))))
       (when (buffer-live-p control)
         (kill-buffer control)))
     (when (frame-live-p frame)
       (qwen-companion-review-windows-set-configuration before)
-      ;; It is dead if it was the control panel's.
+      ;; The control panel's frame is dead.
       (when (window-live-p selected)
         (set-window-point selected point)))))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'ediff)) proposal)
   "End the Ediff session of PROPOSAL and restore the windows.
-If the user has put other things on the screen meanwhile, they stay."
+Windows in which the user has shown other buffers since stay."
   (qwen-companion-review-windows-restore proposal)
   (when-let* ((control (qwen-companion-review-windows-control proposal)))
     (qwen-companion-review-ediff--quit

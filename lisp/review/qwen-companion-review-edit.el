@@ -27,7 +27,7 @@ START and END are markers in the buffer of PROPOSAL, TEXT is the text
 that was between them.")
 
 (qwen-companion-header-define-keys qwen-companion-edit-mode "Edit"
-  ("C-c C-c" qwen-companion-edit-finish "Put It into the Proposal" "put it into the proposal"
+  ("C-c C-c" qwen-companion-edit-finish "Apply to the Proposal" "apply to the proposal"
    :keep t)
   ("C-c C-k" qwen-companion-edit-drop "Drop the Edit" "drop the edit" :keep t))
 
@@ -52,7 +52,7 @@ that was between them.")
 
 (defun qwen-companion-review-edit (proposal at &optional line count)
   "Edit COUNT lines of PROPOSAL from LINE in a buffer of their own.
-If LINE is nil, edit all of them.  Go to the line AT of those, from 1."
+If LINE is nil, edit all lines.  Go to the line AT of them, from 1."
   (let* ((source (qwen-companion-proposal-buffer proposal))
          (bounds (if line
                      (qwen-companion-hunks-bounds source line count)
@@ -107,7 +107,7 @@ prefix argument FORCE, replace them."
                (buffer (current-buffer))
                (source (qwen-companion-proposal-buffer proposal)))
     (unless (qwen-companion-proposal-open-p proposal)
-      (user-error "The proposal is %s already; your text stays here"
+      (user-error "The proposal is already %s; your text stays in this buffer"
                   (qwen-companion-proposal-state proposal)))
     (save-restriction
       (widen)
@@ -115,7 +115,7 @@ prefix argument FORCE, replace them."
         (qwen-companion-buffers-widened
           (unless (or force
                       (equal text (buffer-substring-no-properties start end)))
-            (user-error "These lines of the proposal have changed meanwhile; your text stays here, a prefix argument puts it in their place"))
+            (user-error "These lines of the proposal have changed meanwhile; a prefix argument replaces them by your text"))
           (let ((before (buffer-substring-no-properties start end))
                 (modified (buffer-modified-p))
                 (inhibit-read-only t))

@@ -8,10 +8,10 @@
 
 ;; `qwen-companion-diffs' lists the open proposals of all CLIs.
 ;;
-;; diff(1) counts the lines of each change, one process at a time and while
-;; the list is visible; Emacs only writes the proposal to a file.  Writing a
-;; text longer than `qwen-companion-review-list--count-limit' would take too
-;; long, so that is not counted.
+;; diff(1) counts the lines of each change, one process at a time, while the
+;; list is visible; Emacs only writes the proposal to a file.  Changes of
+;; texts longer than `qwen-companion-review-list--count-limit' are not counted: writing
+;; them would block Emacs.
 
 ;;; Code:
 
@@ -121,7 +121,7 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 (defun qwen-companion-review-list--state-text (proposal)
   "Return the state of PROPOSAL, which is open, as text."
   (concat (cond ((not (eq (qwen-companion-proposal-state proposal) 'shown))
-                 (if (qwen-companion-proposal-seen proposal) "put aside" "waits"))
+                 (if (qwen-companion-proposal-seen proposal) "put aside" "new"))
                 (t "on screen"))
           (if (qwen-companion-proposal-edited-p proposal) ", edited" "")
           (if (qwen-companion-proposal-unsaved proposal) ", unsaved text" "")
@@ -152,17 +152,17 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 
 (defun qwen-companion-review-list--line-count (entry)
   "Return the size in lines of the proposal in ENTRY.
-One that was not counted is larger than any other."
+A proposal that was not counted is larger than any other."
   (pcase (qwen-companion-review-list--size (qwen-companion-proposal-by-id (car entry)))
     (`(,added . ,removed) (+ added removed))
     (_ most-positive-fixnum)))
 
 (defun qwen-companion-review-list--smaller-p (a b)
-  "Return non-nil when the proposal in entry A has fewer lines than that in B."
+  "Return non-nil when entry A's proposal has fewer lines than entry B's."
   (< (qwen-companion-review-list--line-count a) (qwen-companion-review-list--line-count b)))
 
 (defun qwen-companion-review-list--younger-p (a b)
-  "Return non-nil when the proposal in entry A arrived after that in B."
+  "Return non-nil when entry A's proposal arrived after entry B's."
   (> (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car a)))
      (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car b)))))
 
@@ -182,7 +182,7 @@ One that was not counted is larger than any other."
   (setq tabulated-list-entries
         (or (mapcar #'qwen-companion-review-list--entry
                     (qwen-companion-review-by-file))
-            '((nil ["No proposal waits" "" "" "" "" ""])))))
+            '((nil ["No open proposals" "" "" "" "" ""])))))
 
 (defun qwen-companion-review-list-close ()
   "Kill the buffer of the list if there is one."
@@ -192,7 +192,7 @@ One that was not counted is larger than any other."
 (defun qwen-companion-review-list--at-point ()
   "Return the proposal on the line at point, or signal a `user-error'."
   (or (qwen-companion-proposal-by-id (tabulated-list-get-id))
-      (user-error "There is no proposal on this line")))
+      (user-error "No proposal on this line")))
 
 (defun qwen-companion-review-list--targets ()
   "Return the proposal at point for Embark."
@@ -206,7 +206,7 @@ One that was not counted is larger than any other."
   (qwen-companion-diff-open (qwen-companion-review-list--at-point)))
 
 (defun qwen-companion-reviews-accept ()
-  "Accept the proposal at point as it stands."
+  "Accept the proposal at point without reviewing it."
   (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-diff-accept (qwen-companion-review-list--at-point)))
 
@@ -233,18 +233,18 @@ One that was not counted is larger than any other."
 
 (defun qwen-companion-reviews-show ()
   "Show the review of the proposal at point beside the list.
-The list stays selected; from then on moving shows the other reviews."
+The list stays selected; moving in it then shows the other reviews."
   (interactive nil qwen-companion-diffs-mode)
   (qwen-companion-review-replace (qwen-companion-review-list--at-point) nil))
 
 (defun qwen-companion-reviews-next (&optional count)
   "Go to the next proposal, or forward by COUNT of them.
-If a review is on the screen, show that of the proposal instead."
+If a review is on the screen, show the proposal's review instead."
   (interactive "p" qwen-companion-diffs-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-diffs-mode)
   (let ((start (point)))
     (forward-line (or count 1))
-    ;; Not to the names of the columns, or past the last proposal.
+    ;; Stay between the column names and the last proposal.
     (unless (tabulated-list-get-id)
       (goto-char start)))
   (when-let* ((shown (qwen-companion-review-shown))
@@ -282,9 +282,8 @@ With a prefix argument ALL, remove all marks."
 
 (defun qwen-companion-review-list--answer (verb all function)
   "Call FUNCTION with each marked proposal, else with the one at point.
-ALL non-nil means all proposals.  VERB names it in the question that is
-asked before several are answered.  A proposal that FUNCTION refuses
-stays, and the others are answered."
+ALL non-nil means all proposals.  Before answering several, ask with the
+word VERB.  If FUNCTION refuses a proposal, continue with the others."
   (let ((proposals
          (cond (all (qwen-companion-review-grouped))
                ((delq nil (mapcar #'qwen-companion-proposal-by-id
@@ -339,7 +338,7 @@ With a prefix argument ALL, reject all of them."
 
 (define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
   "Major mode of the list of open proposals.
-Info node `(qwen-companion)Several proposals' is about it.
+See Info node `(qwen-companion)Several proposals'.
 
 \\{qwen-companion-diffs-mode-map}"
   :interactive nil
@@ -363,7 +362,7 @@ Info node `(qwen-companion)Several proposals' is about it.
   "List the open proposals.
 The list updates itself while it is visible.
 \\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
-\\[qwen-companion-reviews-mark] marks, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects what is marked."
+\\[qwen-companion-reviews-mark] marks a proposal, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects the marked ones."
   (interactive)
   (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-review-list--buffer-name
                                                  #'qwen-companion-diffs-mode))

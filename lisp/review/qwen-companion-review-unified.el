@@ -6,12 +6,12 @@
 
 ;;; Commentary:
 
-;; The front end that shows a proposal as a unified diff.  The accepted text
-;; is that of the proposal's own buffer, as in the other front end;
-;; dropping a hunk here changes that text, see qwen-companion-hunks.el.
+;; The front end that shows a proposal as a unified diff.  As in the other
+;; front end, the accepted text is the one in the proposal's buffer; dropping
+;; a hunk here changes that text, see qwen-companion-hunks.el.
 ;;
-;; The buffer looks like one of `diff-mode', and the commands of that mode
-;; that only read it work.  Those that would edit it, or apply it to a file,
+;; The buffer looks like a `diff-mode' buffer, and the read-only commands of
+;; that mode work.  Its commands that edit the diff, or apply it to a file,
 ;; are not bound.
 
 ;;; Code:
@@ -36,16 +36,16 @@
 
 (defcustom qwen-companion-unified-context 3
   "Lines of context around the hunks of a review.
-In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-more-context] and \\[qwen-companion-unified-less-context] change it for that one.
-With 0, adjacent changes are hunks of their own."
+In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-more-context] and \\[qwen-companion-unified-less-context] change it for that review.
+With 0, each change is a hunk of its own."
   :group 'qwen-companion
   :type 'natnum)
 
 (defconst qwen-companion-review-unified--page-lines 1000
-  "Lines after which no more hunks are shown until the user asks for them.")
+  "Lines per page; RET on a button shows the next page of hunks.")
 
 (defconst qwen-companion-review-unified--compare-delay 0.2
-  "Seconds after which a text that was changed elsewhere is compared again.")
+  "Seconds from a change of the text elsewhere to the next comparison.")
 
 (defvar-local qwen-companion-review-unified--context nil
   "Lines of context around the hunks in the current buffer.")
@@ -60,12 +60,12 @@ With 0, adjacent changes are hunks of their own."
 (defvar-local qwen-companion-review-unified--status nil
   "The number of kept hunks, as shown to the user.")
 (defvar-local qwen-companion-review-unified--timer nil
-  "Timer in the buffer of a proposal that has its text compared again.")
+  "In the buffer of a proposal: timer of the next comparison, or nil.")
 
 ;;; The mode
 
 (qwen-companion-header-define-keys qwen-companion-unified-mode "Review"
-  ;; Not that of `diff-mode', see the commentary.
+  ;; The parent is not `diff-mode-map', see the commentary.
   (:parent special-mode-map nil)
   ("C-c C-c" qwen-companion-unified-accept "Accept" "accept" :keep t)
   (("C-c C-n" "A") qwen-companion-unified-accept-next "Accept and Go to the Next")
@@ -111,7 +111,7 @@ Accepting sends the proposed text without the dropped hunks.
 
 The hooks of `diff-mode' do not run: they expect patches.  This mode has
 a hook of its own.
-Info node `(qwen-companion)Hunk by hunk' is about it.
+See Info node `(qwen-companion)Hunk by hunk'.
 
 \\{qwen-companion-unified-mode-map}"
   :interactive nil
@@ -124,7 +124,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
               outline-level (lambda () 1)
               revert-buffer-function #'qwen-companion-review-unified--revert
               truncate-lines nil
-              ;; Read-only, but not by the mode that would bind its keys.
+              ;; Set here: `diff-mode' would also bind its keys.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
   (buffer-disable-undo)
@@ -136,7 +136,7 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
   (let ((buffer (qwen-companion-proposal-make-buffer proposal "hunks")))
     (with-current-buffer buffer
       (let ((diff-default-read-only nil)
-            ;; It would run after each change and command.
+            ;; `diff-mode' adds hooks that run after each change and command.
             (diff-update-on-the-fly nil))
         ;; As for the sides of a review, keep global modes off the buffer.
         (qwen-companion-untrusted-without-hooks #'qwen-companion-unified-mode)
@@ -259,12 +259,12 @@ Info node `(qwen-companion)Hunk by hunk' is about it.
         (let ((start (point)))
           (insert "\\ " (upcase-initials (substring text 0 1)) (substring text 1)
                   (if (qwen-companion-proposal-as-on-disk qwen-companion-proposal-current)
-                      "; u here takes what is proposed\n"
-                    "; k here keeps what is on disk\n"))
+                      "; u here uses the proposed ones\n"
+                    "; k here keeps those on disk\n"))
           (add-text-properties start (point)
                                '(face warning qwen-companion-review-unified-line-ends t)))
       (unless qwen-companion-review-unified--hunks
-        (insert "There is no difference any more.\n")))))
+        (insert "No differences left.\n")))))
 
 (defun qwen-companion-review-unified--draw-page (lines)
   "Insert the next hunks at point until there are at least LINES lines.
@@ -281,7 +281,7 @@ Then insert a button for the rest, if any."
                                qwen-companion-review-unified--undrawn)))
     (when (> rest 0)
       (qwen-companion-hunks-view-draw-button
-       (format "%d more hunk%s: RET here shows more" rest (if (= rest 1) "" "s"))
+       (format "%d more hunk%s (RET shows more)" rest (if (= rest 1) "" "s"))
        #'qwen-companion-review-unified--show-more))))
 
 (defun qwen-companion-review-unified--show-more ()
@@ -306,7 +306,7 @@ The lines are comments, not a part of the diff."
       (goto-char (point-max))
       (dolist (change (reverse stranded))
         (let ((start (point)))
-          (insert "# Dropped; its place was edited, so u cannot bring it back:\n")
+          (insert "# Dropped; the text here was edited since, so u cannot restore it:\n")
           (dolist (line (split-string (string-remove-suffix
                                        "\n" (qwen-companion-hunks-change-text change))
                                       "\n"))
@@ -315,37 +315,38 @@ The lines are comments, not a part of the diff."
            start (point)
            '(face shadow qwen-companion-review-unified-stranded t)))))))
 
-;;; What hunks are in
+;;; Definitions around hunks
 
 (defconst qwen-companion-review-unified--mode-limit 100000
-  "Characters above which a text is not searched by its major mode.")
+  "Characters above which the major mode is not asked for definitions.")
 
 (defconst qwen-companion-review-unified--mode-seconds 0.005
-  "Seconds that a major mode may take to name the functions around hunks.")
+  "Seconds that a major mode may spend on naming the definitions around hunks.")
 
-(defvar-local qwen-companion-review-unified--places nil
-  "Names of the code around hunks, (TICK SECONDS . ALIST), at the disk's TICK.
-ALIST has names by line; SECONDS is the time that the major mode took.")
+(defvar-local qwen-companion-review-unified--definition-names nil
+  "Names of the definitions around hunks: (TICK SECONDS . ALIST), or nil.
+TICK is the tick of the disk side.  ALIST has names by line; SECONDS is
+the time that the major mode took.")
 
 (defun qwen-companion-review-unified--note (difference hunk)
-  "Return the words in the head of HUNK of DIFFERENCE: place and state."
-  (let ((place (qwen-companion-review-unified--place difference hunk)))
+  "Return the words in the head of HUNK of DIFFERENCE: definition and state."
+  (let ((place (qwen-companion-review-unified--definition-name difference hunk)))
     (concat
      (and place
           (propertize (concat " " place) 'face '(diff-function diff-hunk-header)))
      (and (qwen-companion-hunks-dropped-p hunk)
-          (propertize (substitute-command-keys " dropped, \\[qwen-companion-unified-restore] brings it back")
+          (propertize (substitute-command-keys " dropped, \\[qwen-companion-unified-restore] restores it")
                       'face 'warning)))))
 
-(defun qwen-companion-review-unified--place (difference hunk)
+(defun qwen-companion-review-unified--definition-name (difference hunk)
   "Return the name of the definition that HUNK of DIFFERENCE is in, or nil."
   (let* ((old (qwen-companion-hunks-old difference))
          (tick (buffer-chars-modified-tick old))
          (line (qwen-companion-hunks-change-old
                 (car (qwen-companion-hunks-hunk-changes hunk)))))
-    (unless (eql tick (car qwen-companion-review-unified--places))
-      (setq qwen-companion-review-unified--places (list tick 0)))
-    (pcase-let* ((`(,_ ,seconds . ,known) qwen-companion-review-unified--places)
+    (unless (eql tick (car qwen-companion-review-unified--definition-names))
+      (setq qwen-companion-review-unified--definition-names (list tick 0)))
+    (pcase-let* ((`(,_ ,seconds . ,known) qwen-companion-review-unified--definition-names)
                  (place (assq line known)))
       (unless place
         (let ((start (float-time)))
@@ -356,15 +357,16 @@ ALIST has names by line; SECONDS is the time that the major mode took.")
                                 (or (and (< seconds qwen-companion-review-unified--mode-seconds)
                                          (qwen-companion-review-unified--definition))
                                     (qwen-companion-review-unified--unindented-line))))))
-          (setf (nth 1 qwen-companion-review-unified--places)
+          (setf (nth 1 qwen-companion-review-unified--definition-names)
                 (+ seconds (- (float-time) start))))
-        (push place (nthcdr 2 qwen-companion-review-unified--places)))
+        (push place (nthcdr 2 qwen-companion-review-unified--definition-names)))
       (cdr place))))
 
 (defun qwen-companion-review-unified--definition ()
   "Return the name of the definition at point by the major mode, or nil.
-Without a function of the mode Emacs looks for a word and a colon, which
-takes a second in a long line and finds headers of letters."
+Return nil if the mode has no function for it: the default of Emacs
+searches for a word and a colon, which takes a second in a long line and
+finds headers of letters."
   (when (and add-log-current-defun-function
              (< (buffer-size) qwen-companion-review-unified--mode-limit))
     (when-let* ((name (ignore-errors (save-match-data (add-log-current-defun)))))
@@ -372,7 +374,7 @@ takes a second in a long line and finds headers of letters."
 
 (defun qwen-companion-review-unified--unindented-line ()
   "Return the last line before point that begins with a letter, or nil.
-diff(1) and git show that line for a function."
+diff(1) and git show that line as the function."
   (when (and (derived-mode-p 'prog-mode)
              (re-search-backward "^[[:alpha:]$_]" (max (point-min) (- (point) 20000)) t))
     (qwen-companion-untrusted-line
@@ -406,11 +408,11 @@ diff(1) and git show that line for a function."
       (qwen-companion-review-unified--draw)
     (qwen-companion-review-unified--show-text
      (substitute-command-keys
-      "The texts could not be compared: \\[qwen-companion-diff-switch] shows both of them in Ediff, \\[revert-buffer] tries again."))))
+      "The comparison failed: \\[revert-buffer] tries again, \\[qwen-companion-diff-switch] shows both texts in Ediff."))))
 
 (defun qwen-companion-review-unified--follow-text (proposal on)
-  "Compare the text of PROPOSAL after each edit if ON is non-nil.
-With nil, stop doing that."
+  "If ON is non-nil, compare the text of PROPOSAL after each edit from now on.
+If ON is nil, stop."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (qwen-companion-timers-cancel qwen-companion-review-unified--timer)
     (if on
@@ -420,7 +422,7 @@ With nil, stop doing that."
                    #'qwen-companion-review-unified--text-changed t))))
 
 (defun qwen-companion-review-unified--text-changed (&rest _)
-  "Schedule a comparison: the proposed text in this buffer was changed."
+  "Schedule a comparison, because the proposed text in this buffer changed."
   (unless qwen-companion-review-unified--timer
     (setq qwen-companion-review-unified--timer
           (run-at-time qwen-companion-review-unified--compare-delay nil
@@ -443,7 +445,7 @@ With nil, stop doing that."
 
 (cl-defmethod qwen-companion-review-fits-p ((_style (eql 'unified)) proposal select)
   "Return non-nil when there is room for PROPOSAL beside the selected window.
-With SELECT non-nil, none is needed."
+If SELECT is non-nil, no room is needed."
   (or select (qwen-companion-review-windows-beside-p proposal)))
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'unified)) proposal select)
@@ -465,7 +467,7 @@ With SELECT non-nil, none is needed."
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'unified)) proposal)
   "Remove the review of PROPOSAL from the screen and restore the windows.
-If the user has put other things on the screen meanwhile, they stay."
+Windows in which the user has shown other buffers since stay."
   (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
     (qwen-companion-review-unified--follow-text proposal nil))
   (qwen-companion-review-windows-remove proposal))
@@ -515,18 +517,18 @@ If the user has put other things on the screen meanwhile, they stay."
   (qwen-companion-buffers-require-mode 'qwen-companion-unified-mode)
   (pcase qwen-companion-review-unified--state
     ('failed (qwen-companion-header-error
-              "The texts could not be compared; \\[qwen-companion-diff-switch] shows them in Ediff"))
+              "The comparison failed; \\[qwen-companion-diff-switch] shows both texts in Ediff"))
     ('comparing (user-error "Still comparing; try again in a moment"))
     (_ (unless (qwen-companion-hunks-up-to-date-p (qwen-companion-review-unified--difference))
          (qwen-companion-review-unified--update qwen-companion-proposal-current)
-         (user-error "The text has been changed elsewhere; look at what is shown now")))))
+         (user-error "The text was changed elsewhere; check the new hunks and try again")))))
 
 (defun qwen-companion-review-unified--hunk-at-point ()
   "Return the hunk at point, or signal a `user-error'."
   (qwen-companion-review-unified--ensure-ready)
   (or (qwen-companion-hunks-view-hunk-at (point))
       (user-error (if (get-text-property (point) 'qwen-companion-review-unified-stranded)
-                      "The place of this hunk was edited, so it cannot be brought back; its text stays here"
+                      "Cannot restore this hunk: the text there was edited since"
                     "Not on a hunk"))))
 
 (defun qwen-companion-unified-next (&optional count)
@@ -541,7 +543,7 @@ If the user has put other things on the screen meanwhile, they stay."
                          (qwen-companion-review-unified--show-more)
                          (goto-char place)
                          (qwen-companion-hunks-view-goto-hunk place nil))))
-        (user-error "There is no %s hunk" (if back "previous" "next"))))))
+        (user-error "No %s hunk" (if back "previous" "next"))))))
 
 (defun qwen-companion-unified-previous (&optional count)
   "Go to the previous hunk, or back by COUNT hunks."
@@ -556,15 +558,15 @@ AS-ON-DISK non-nil means to drop it.  Return nil if point is elsewhere."
                           qwen-companion-proposal-current))
       (qwen-companion-header-error
        (if as-on-disk
-           "These are as on disk already; \\[qwen-companion-unified-restore] takes the proposed ones"
-         "These are as proposed already; \\[qwen-companion-unified-drop] keeps those on disk")))
+           "Already as on disk; \\[qwen-companion-unified-restore] uses the proposed ones"
+         "Already as proposed; \\[qwen-companion-unified-drop] keeps those on disk")))
     (qwen-companion-diff-toggle-line-ends qwen-companion-proposal-current)
     t))
 
 (defun qwen-companion-review-unified--changes-at-point (&optional whole)
   "Return each change that a command at point acts on, as a list.
-With an active region these are those that have lines in it; on a changed
-line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
+With an active region, return the changes with lines in it; on a changed
+line, its change; elsewhere in a hunk, or with WHOLE, all its changes."
   (let ((hunk (or (and (use-region-p) (not whole))
                   (qwen-companion-review-unified--hunk-at-point))))
     (pcase (and (not whole)
@@ -574,7 +576,7 @@ line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
       ('region
        (qwen-companion-review-unified--ensure-ready)
        (or (qwen-companion-review-unified--changes-between (region-beginning) (region-end))
-           (user-error "There is no change in the region")))
+           (user-error "No change in the region")))
       (`(,(or 'removed 'added 'dropped) ,change . ,_) (list change))
       (_ (qwen-companion-hunks-hunk-changes hunk)))))
 
@@ -594,7 +596,7 @@ line that one, and elsewhere in a hunk, or with WHOLE, all of the hunk."
   "Drop each change in PICKED, and show that.
 Point goes to the change AT, by default the first of these."
   (let ((difference (qwen-companion-review-unified--difference))
-        ;; No key types into the proposal.
+        ;; The proposal is read-only for the user.
         (inhibit-read-only t))
     (qwen-companion-hunks-drop
      difference (make-qwen-companion-hunks-hunk :changes picked))
@@ -603,15 +605,15 @@ Point goes to the change AT, by default the first of these."
 
 (defun qwen-companion-unified-drop (&optional whole)
   "Drop the change at point, or those in the region.
-Accepting leaves them out.  On the head of a hunk or an unchanged line,
-or if WHOLE is non-nil, drop all of the hunk.
+Accepting leaves it out.  On the head of a hunk or an unchanged line,
+or if WHOLE is non-nil, drop the whole hunk.
 \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-restore] restores it, \\[undo] undoes the last step."
   (interactive nil qwen-companion-unified-mode)
   (unless (qwen-companion-review-unified--set-line-ends t)
     (let ((changes (cl-remove-if #'qwen-companion-hunks-change-text
                                  (qwen-companion-review-unified--changes-at-point whole))))
       (unless changes
-        (qwen-companion-header-error "This is dropped already; \\[qwen-companion-unified-restore] brings it back"))
+        (qwen-companion-header-error "Already dropped; \\[qwen-companion-unified-restore] restores it"))
       (qwen-companion-review-unified--drop changes))))
 
 (defun qwen-companion-unified-drop-hunk ()
@@ -629,12 +631,12 @@ or if WHOLE is non-nil, drop all of the hunk.
                                (qwen-companion-hunks-changes
                                 (qwen-companion-review-unified--difference)))))
     (unless others
-      (user-error "There is no other change to drop"))
+      (user-error "No other change to drop"))
     (qwen-companion-review-unified--drop others (car here))))
 
 (defun qwen-companion-unified-restore ()
-  "Bring back the change at point, or those in the region, which are dropped.
-On the head of a hunk, or on an unchanged line, bring back all of it."
+  "Restore the dropped change at point, or those in the region.
+On the head of a hunk, or on an unchanged line, restore the whole hunk."
   (interactive nil qwen-companion-unified-mode)
   (unless (qwen-companion-review-unified--set-line-ends nil)
     (let ((changes (cl-remove-if-not #'qwen-companion-hunks-change-text
@@ -642,15 +644,15 @@ On the head of a hunk, or on an unchanged line, bring back all of it."
           (difference (qwen-companion-review-unified--difference))
           (inhibit-read-only t))
       (unless changes
-        (qwen-companion-header-error "This is not dropped; \\[qwen-companion-unified-drop] drops it"))
+        (qwen-companion-header-error "Not dropped; \\[qwen-companion-unified-drop] drops it"))
       (qwen-companion-hunks-restore
        difference (make-qwen-companion-hunks-hunk :changes changes))
       (apply #'qwen-companion-hunks-record difference 'restored changes)
       (qwen-companion-review-unified--show-changed changes))))
 
 (defun qwen-companion-unified-undo ()
-  "Undo the last step in this review: dropping, bringing back, splitting, editing.
-Again, undo the one before it.  What was accepted is not undone by this."
+  "Undo the last step in this review: dropping, restoring, splitting, editing.
+Repeat it to undo earlier steps.  It does not undo accepted changes."
   (interactive nil qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (pcase-let* ((difference (qwen-companion-review-unified--difference))
@@ -660,15 +662,14 @@ Again, undo the one before it.  What was accepted is not undone by this."
      (and (memq kind '(dropped restored)) (mapcar #'car arguments)))
     (message "Undone: %s" (pcase kind
                             ('dropped "dropping")
-                            ('restored "bringing back")
+                            ('restored "restoring")
                             ('edited "the edit")
                             (_ "the split")))))
 
 (defun qwen-companion-review-unified--show-changed (picked &optional at)
   "Update the display after a step with each change in PICKED.
-If these are all of the hunk at point, and it is a hunk still, draw only
-that anew.  Else point goes to the change AT, by default the first of
-PICKED."
+If these are all changes of the hunk at point, and it still is one hunk,
+redraw only it.  Else go to the change AT, by default the first of PICKED."
   (let ((hunk (qwen-companion-hunks-view-hunk-at (point))))
     (deactivate-mark)
     (cond
@@ -679,7 +680,7 @@ PICKED."
            (= (length qwen-companion-review-unified--hunks)
               (length (qwen-companion-review-unified--grouped))))
       (when (cdr picked)
-        ;; To the head, where the undo acts on the whole hunk.
+        ;; On the head, undo acts on the whole hunk.
         (qwen-companion-hunks-view-goto-change (car picked)))
       (qwen-companion-hunks-view-redraw hunk (list hunk))
       (qwen-companion-review-unified--update-status))
@@ -713,7 +714,7 @@ On an unchanged line between two changes, split between these."
                                                       removed added)
                      (qwen-companion-hunks-record difference 'split change)))))))))
     (when (or (null begin) (eq begin (car changes)))
-      (user-error "Nothing to split off: go to a line after the first change of the hunk"))
+      (user-error "Nothing to split here; move below the first change of the hunk"))
     (unless (qwen-companion-hunks-change-cut begin)
       (setf (qwen-companion-hunks-change-cut begin) t)
       (qwen-companion-hunks-record difference 'cut begin))
@@ -752,7 +753,7 @@ On an unchanged line between two changes, split between these."
 
 (defun qwen-companion-unified-toggle-space ()
   "Hide hunks that change white space only, or show them again.
-Hidden hunks stay kept or dropped as they are."
+Hiding a hunk neither drops nor restores it."
   (interactive nil qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--ignore-space
@@ -761,7 +762,7 @@ Hidden hunks stay kept or dropped as they are."
 
 (defun qwen-companion-unified-more-context (&optional count)
   "Show COUNT more lines of context around the hunks, one by default.
-Hunks that touch then are joined, except where you have split them."
+Hunks that then touch are joined, except where you have split them."
   (interactive "p" qwen-companion-unified-mode)
   (qwen-companion-review-unified--ensure-ready)
   (setq qwen-companion-review-unified--context
@@ -790,11 +791,11 @@ Without context, each change is a hunk."
   (qwen-companion-diff-accept-next qwen-companion-proposal-current))
 
 (defun qwen-companion-unified-describe ()
-  "Say the hunk at point in words, for ears and for eyes that see no colours."
+  "Describe the hunk at point in words, for users who cannot see its colours."
   (interactive nil qwen-companion-unified-mode)
   (let* ((hunk (qwen-companion-review-unified--hunk-at-point))
          (difference (qwen-companion-review-unified--difference))
-         (place (qwen-companion-review-unified--place difference hunk)))
+         (place (qwen-companion-review-unified--definition-name difference hunk)))
     (message
      "%s" (concat
            (format "Hunk %d of %d%s, %s.  "
@@ -836,7 +837,7 @@ proposed text."
      ((null hunk)
       (qwen-companion-review-edit proposal (cdr (qwen-companion-hunks-view-lines-at))))
      ((qwen-companion-hunks-dropped-p hunk)
-      (qwen-companion-header-error "This hunk is dropped; \\[qwen-companion-unified-restore] brings it back"))
+      (qwen-companion-header-error "This hunk is dropped; \\[qwen-companion-unified-restore] restores it"))
      (t
       (pcase-let ((`(,_ ,_ ,line ,count) (qwen-companion-hunks-view-extent hunk)))
         (qwen-companion-review-edit

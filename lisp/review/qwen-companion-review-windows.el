@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; The front ends share this: choose a frame for a review, keep a window
-;; visible beside it, and restore the windows when it ends, whatever the user
-;; has done meanwhile.
+;; Shared by the front ends: choose a frame for a review, keep a window
+;; visible beside it, and restore the windows when it ends, keeping what the
+;; user has changed meanwhile.
 
 ;;; Code:
 
@@ -20,7 +20,7 @@
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-review-windows-least-height 14
-  "Lines a review needs beside another window; with less, it takes the frame.")
+  "Lines a review needs beside another window; with fewer, it fills the frame.")
 
 (defconst qwen-companion-review-windows-tight-height 9
   "Lines below which a review replaces the side windows too.")
@@ -52,8 +52,8 @@ PANEL-FRAME is the frame of CONTROL when it has one of its own."
 (defun qwen-companion-review-windows-frame (proposal &optional select)
   "Return the frame in which to show PROPOSAL now.
 That is the frame of its CLI's terminal, else the selected one; if that
-is too small, the largest suitable frame.  With SELECT non-nil the user
-goes there, and only frames of the display where the user is do."
+is too small, the largest suitable frame.  With SELECT non-nil, consider
+only frames of the user's display."
   (let ((frame (or (when-let* ((frame (qwen-companion-review-arrival-frame proposal))
                                ((or (not select)
                                     (eq (frame-terminal frame) (frame-terminal)))))
@@ -108,8 +108,8 @@ FRAME is as in `get-buffer-window'."
 
 (defun qwen-companion-review-windows--neighbor (proposal frame select)
   "Return the window of FRAME that stays visible beside PROPOSAL's review.
-That is the selected one, or with SELECT non-nil that of the terminal;
-SELECT may be a window of FRAME, which stays then."
+That is the selected window, or with SELECT non-nil the window of the
+terminal.  If SELECT is a window of FRAME, return it."
   (cond
    ((null select)
     (qwen-companion-review-windows--ordinary (frame-selected-window frame)))
@@ -120,8 +120,8 @@ SELECT may be a window of FRAME, which stays then."
 
 (defun qwen-companion-review-windows-new-view (proposal frame select)
   "Return a new view to show PROPOSAL in FRAME.
-SELECT non-nil means that the review will be selected.  If FRAME shows
-the review already, keep the record of its earlier windows."
+SELECT non-nil means that the review will be selected.  If FRAME already
+shows the review, keep the record of its earlier windows."
   (let ((old (qwen-companion-proposal-view proposal))
         (view (make-qwen-companion-review-windows-view
                :control (qwen-companion-review-windows-control proposal)
@@ -161,10 +161,10 @@ An active minibuffer stays selected too, so that typing continues."
 
 (defun qwen-companion-review-windows--restore-layout (view beside terminals)
   "Restore the windows of VIEW's frame to those before the review.
-BESIDE are the windows beside the review: they keep their buffers and
-points, which the user may have changed, and the selected one of them
-stays selected, or its buffer does in another window.  Windows of
-TERMINALS, buffers that may have been hidden, show the latest output."
+BESIDE are the windows beside the review.  Keep their buffers and points,
+which the user may have changed.  If one of them was selected, keep it or
+a window of its buffer selected.  Show the latest output in windows of
+TERMINALS, buffers that may have been hidden."
   (when (frame-live-p (qwen-companion-review-windows-view-frame view))
     (let ((typed (car (memq (selected-window) beside)))
           (there (cl-loop for window in beside
@@ -215,7 +215,7 @@ When the tab is selected again, it looks as before the review."
 
 (defun qwen-companion-review-windows-restore (proposal)
   "Remove the review of PROPOSAL from the windows that show it.
-If the user has put other things on the screen meanwhile, they stay."
+Windows in which the user has shown other buffers since stay."
   (when-let* ((view (qwen-companion-proposal-view proposal)))
     (let ((frame (qwen-companion-review-windows-view-frame view)))
       (cond
@@ -239,7 +239,7 @@ If the user has put other things on the screen meanwhile, they stay."
         (qwen-companion-review-windows--restore-tab proposal view))))))
 
 (defun qwen-companion-review-windows--after-minibuffer (function)
-  "Call FUNCTION once the active minibuffer has been left.
+  "Call FUNCTION after the active minibuffer exits.
 Emacs restores the windows of all frames then."
   (letrec ((leave (lambda ()
                     (remove-hook 'minibuffer-exit-hook leave)
@@ -250,7 +250,7 @@ Emacs restores the windows of all frames then."
 
 (defun qwen-companion-review-windows--clear (neighbor)
   "Delete all windows of NEIGHBOR's frame but NEIGHBOR and side windows.
-Return the window that is left: NEIGHBOR unless that is a side window."
+Return the remaining window: NEIGHBOR unless that is a side window."
   (if (window-parameter neighbor 'window-side)
       (let ((windows (cl-remove-if
                       (lambda (window) (window-parameter window 'window-side))
@@ -270,7 +270,7 @@ Return the window that is left: NEIGHBOR unless that is a side window."
         (frame-first-window (window-frame window))))))
 
 (defun qwen-companion-review-windows-height (proposal frame select)
-  "Return the lines that a review of PROPOSAL would get in FRAME.
+  "Return the height in lines for a review of PROPOSAL in FRAME.
 SELECT non-nil means that the review will be selected."
   (let ((height (window-total-height (frame-root-window frame))))
     (if (qwen-companion-review-windows--neighbor proposal frame select)
@@ -279,7 +279,7 @@ SELECT non-nil means that the review will be selected."
 
 (defun qwen-companion-review-windows-beside-p (proposal)
   "Return non-nil when the review of PROPOSAL has room beside the selected window.
-Else it would take that window."
+Otherwise it would replace that window."
   (let ((frame (qwen-companion-review-windows-frame proposal))
         (selected (qwen-companion-review-windows--ordinary (selected-window))))
     (or (not (eq frame (window-frame selected)))
@@ -289,7 +289,7 @@ Else it would take that window."
             (> (qwen-companion-review-windows--neighbor-lines height) 0))))))
 
 (defun qwen-companion-review-windows--neighbor-lines (height)
-  "Return the lines that the window beside a review gets of HEIGHT lines."
+  "Return the height of the window beside a review, of HEIGHT lines for both."
   (if (< height (+ qwen-companion-review-windows-neighbor-height
                    qwen-companion-review-windows-least-height))
       0
@@ -324,7 +324,7 @@ The neighbor of VIEW stays visible if there is room for both."
   (set-window-buffer window buffer))
 
 (defun qwen-companion-review-windows-show-in (frame view buffer)
-  "Show BUFFER in FRAME, with the room of VIEW, unless it is there already."
+  "Show BUFFER in FRAME, with room made for VIEW, unless FRAME shows it."
   (with-selected-frame frame
     (unless (get-buffer-window buffer frame)
       (qwen-companion-review-windows-show-buffer
@@ -332,11 +332,10 @@ The neighbor of VIEW stays visible if there is room for both."
 
 (defun qwen-companion-review-windows-select (proposal select selected shown &optional buffer)
   "Select a window after the review of PROPOSAL was laid out.
-If SELECT is non-nil, that is the window of BUFFER, by default of its
-control buffer, else
-SELECTED, the window selected before, which showed the buffer SHOWN.  If
-the review has taken that window, select that of the control buffer too:
-a side on which no key answers is never left selected."
+If SELECT is non-nil, select the window of BUFFER, by default the control
+buffer.  Else select SELECTED, the previous window, which showed the
+buffer SHOWN; if the review now uses that window, select the window of
+the control buffer, since the keys of a review do not work in all sides."
   (if (and (not select)
            (window-live-p selected)
            (eq shown (window-buffer selected)))
@@ -356,7 +355,7 @@ a side on which no key answers is never left selected."
 
 (define-derived-mode qwen-companion-waiting-mode special-mode "Review"
   "Major mode of a buffer in which the next proposal is awaited.
-Info node `(qwen-companion)Reviews' is about it.
+See Info node `(qwen-companion)Reviews'.
 
 \\{qwen-companion-waiting-mode-map}"
   :interactive nil
@@ -365,7 +364,7 @@ Info node `(qwen-companion)Reviews' is about it.
 
 (cl-defmethod qwen-companion-review-show ((_style (eql 'waiting)) proposal select)
   "Show that the next proposal of the CLI of PROPOSAL is awaited.
-Select the window with that; SELECT is its place."
+Select the window; SELECT is its slot, see `qwen-companion-review-slot'."
   (let* ((frame (qwen-companion-review-windows-frame proposal select))
          (view (qwen-companion-review-windows-new-view proposal frame select))
          (buffer (qwen-companion-proposal-make-buffer proposal "next")))
@@ -373,12 +372,12 @@ Select the window with that; SELECT is its place."
       (qwen-companion-waiting-mode)
       (setq qwen-companion-proposal-current proposal)
       (let ((inhibit-read-only t))
-        (insert (format "Accepted %s.\n\nThe next change by %s comes here.\n"
+        (insert (format "Accepted %s.\n\nThe next change by %s will appear here.\n"
                         (qwen-companion-proposal-display-path proposal)
                         (qwen-companion-untrusted-text
                          (qwen-companion-proposal-client proposal)))
                 (substitute-command-keys
-                 "\\[qwen-companion-review-stop-waiting] goes back to what was here before.\n")))
+                 "\\[qwen-companion-review-stop-waiting] restores the previous windows.\n")))
       (set-buffer-modified-p nil)
       (goto-char (point-min)))
     (setf (qwen-companion-proposal-view proposal) view
@@ -389,10 +388,10 @@ Select the window with that; SELECT is its place."
     (qwen-companion-review-windows-select proposal t nil nil)))
 
 (cl-defmethod qwen-companion-review-hide ((_style (eql 'waiting)) proposal)
-  "Show no longer that a proposal is awaited after PROPOSAL."
+  "Stop showing that a proposal is awaited after PROPOSAL."
   (qwen-companion-review-windows-remove proposal))
 
-;;; On the screen or not
+;;; Visibility
 
 (defun qwen-companion-review-windows-remove (proposal)
   "Restore the windows, and kill the buffer with the keys of PROPOSAL's review."
@@ -401,8 +400,8 @@ Select the window with that; SELECT is its place."
     (kill-buffer buffer))
   (qwen-companion-review-windows-forget-view proposal))
 
-(cl-defmethod qwen-companion-review-place (_style proposal)
-  "Return the window that stays visible beside the review of PROPOSAL, or t."
+(cl-defmethod qwen-companion-review-slot (_style proposal)
+  "Return the window that stays visible beside the review of PROPOSAL, else t."
   (or (when-let* ((view (qwen-companion-proposal-view proposal)))
         (qwen-companion-review-windows-view-neighbor view))
       t))

@@ -7,11 +7,11 @@
 ;;; Commentary:
 
 ;; A review shows a proposal beside the text on disk, in one of the front
-;; ends, as soon as that disturbs nobody; commands answer it.
+;; ends, as soon as that does not disturb the user; commands answer it.
 ;;
-;; Both sides of a review are buffers of our own, so that the buffer that
-;; visits the file is never locked, changed or asked about.  The text is
-;; written by a model and hostile until read: it chooses no mode, sets no
+;; Both sides of a review are separate buffers, so the buffer that visits
+;; the file is never locked or changed, and Emacs asks no questions about it.
+;; The text is written by a model and untrusted: it chooses no mode, sets no
 ;; variable, and reaches no format string or mode line.
 
 ;;; Code:
@@ -39,11 +39,10 @@
 
 (defcustom qwen-companion-diff-arrival 'idle
   "When to show a proposal that has arrived.
-`idle': after half a second without input, `now': as soon as nothing
-would be disturbed, `command': only by \\[qwen-companion-diff-open].
+`idle': after half a second without input.  `now': as soon as that does
+not disturb you.  `command': only by \\[qwen-companion-diff-open].
 It never opens during a command, in a minibuffer, a keyboard macro or
-another Ediff session; it waits then.  It also waits while its terminal
-is in a tab that is not selected."
+another Ediff session, or while its terminal is in an unselected tab."
   :group 'qwen-companion
   :type '(choice (const :tag "When idle" idle)
                  (const :tag "At once" now)
@@ -57,7 +56,7 @@ With nil the selected window stays selected."
 
 (defcustom qwen-companion-terminal-keys t
   "Non-nil means that terminals of `qwen-companion-run' get keys for reviews.
-See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
+See `qwen-companion-review-keys-mode'.  A change applies to terminals opened later."
   :group 'qwen-companion
   :type 'boolean)
 
@@ -69,12 +68,12 @@ See `qwen-companion-review-keys-mode'.  It counts when a terminal is opened."
 (cl-defgeneric qwen-companion-review-show (style proposal select)
   "Show PROPOSAL with the front end STYLE, a symbol.
 Its buffers exist already.  SELECT non-nil means to select the review;
-else the selected window stays selected.  SELECT may be a place from
-`qwen-companion-review-place'.  The STYLE `waiting' shows that the next
-proposal of the CLI of PROPOSAL, which has ended, is awaited.")
+else the selected window stays selected.  SELECT may be a slot from
+`qwen-companion-review-slot'.  The STYLE `waiting' shows that the next
+proposal of PROPOSAL's CLI is awaited; PROPOSAL has ended.")
 
-(cl-defgeneric qwen-companion-review-place (style proposal)
-  "Return the place of PROPOSAL on the screen, to select another one there.
+(cl-defgeneric qwen-companion-review-slot (style proposal)
+  "Return the slot of PROPOSAL on the screen, for another proposal.
 It is a value for SELECT of `qwen-companion-review-show'.  STYLE is the
 front end that shows PROPOSAL.")
 
@@ -104,12 +103,12 @@ STYLE is the front end that shows it.")
 
 (cl-defgeneric qwen-companion-review-update-sides (style proposal)
   "Show PROPOSAL with or without the copy of the user's unsaved text.
-It is on the screen.  `qwen-companion-proposal-unsaved-copy' is a new
-buffer, or nil when the one that was shown is about to be killed.  STYLE
-is the front end that shows it.")
+PROPOSAL is on the screen.  `qwen-companion-proposal-unsaved-copy' is a new
+buffer, or nil when the copy on the screen is about to be killed.  STYLE
+is the front end that shows PROPOSAL.")
 
 (cl-defgeneric qwen-companion-review-unsaved-changed (_style _proposal)
-  "Tell STYLE that the user has, or no longer has, unsaved text for PROPOSAL.
+  "Update STYLE when the user gains or loses unsaved text for PROPOSAL.
 The header lines of the buffers update themselves."
   nil)
 
@@ -119,7 +118,7 @@ The header lines of the buffers update themselves."
   nil)
 
 (cl-defgeneric qwen-companion-review-style (_kind _proposal)
-  "Return the front end for a proposal of a KIND with one of its own, else nil."
+  "Return the special front end for a proposal of KIND, or nil."
   nil)
 
 (cl-defgeneric qwen-companion-review-answer (_kind proposal)
@@ -127,19 +126,19 @@ The header lines of the buffers update themselves."
 Signal a `user-error' if it cannot be accepted.  KIND is that of PROPOSAL."
   (qwen-companion-review-check-text proposal)
   (qwen-companion-review--check-disk proposal)
-  ;; Its buffer may show the line ends in another way now.
+  ;; The user may have changed the line ends of its buffer.
   (qwen-companion-proposal-buffer-text proposal))
 
 (cl-defgeneric qwen-companion-review-line-ends-changed (_style _proposal)
-  "Tell STYLE that the line ends or byte order mark of PROPOSAL have changed.
+  "Update STYLE after a change of PROPOSAL's line ends or byte order mark.
 The header lines of the buffers update themselves; see
 `qwen-companion-proposal-line-end-summary'."
   nil)
 
 ;;; Buffers
 
-(defun qwen-companion-review--while-reading (command)
-  "Return COMMAND in a side that is read-only, where no key types; else nil."
+(defun qwen-companion-review--if-read-only (command)
+  "Return COMMAND if the current buffer, a side of a review, is read-only."
   (and buffer-read-only command))
 
 (defvar qwen-companion-review-buffer-mode-map
@@ -151,24 +150,24 @@ The header lines of the buffers update themselves; see
    "C-c C-u" #'qwen-companion-diff-show-unsaved
    "C-c C-l" #'qwen-companion-diff-toggle-line-ends
    "C-c C-w" #'qwen-companion-diff-show-warnings
-   ;; As in the control panel; the editing keys of a side that is being edited.
+   ;; The keys of the control panel, unless the side is being edited.
    (mapcan (lambda (key)
              (list key `(menu-item "" ,(if (equal key "e")
                                            #'qwen-companion-diff-edit
-                                         #'qwen-companion-review-panel-key)
-                                   :filter qwen-companion-review--while-reading)))
+                                         #'qwen-companion-review-run-panel-key)
+                                   :filter qwen-companion-review--if-read-only)))
            '("n" "p" "a" "k" "u" "]" "[" "M-n" "M-p" "TAB" "q" "?" "e")))
   "Keymap of the buffers of a review.")
 
-(defun qwen-companion-review-panel-key ()
-  "Do what this key does in the control panel, or the hunks, of this review."
+(defun qwen-companion-review-run-panel-key ()
+  "Run the command of this key in the control panel, or the hunks buffer."
   (interactive nil qwen-companion-review-buffer-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-review-buffer-mode)
   (let* ((keys (this-command-keys-vector))
          (side (selected-window))
          (buffer (current-buffer))
          (control (or (qwen-companion-review-control qwen-companion-proposal-current)
-                      (user-error "This review is put aside; M-x qwen-companion-review brings it back")))
+                      (user-error "This review is put aside; M-x qwen-companion-review reopens it")))
          (window (get-buffer-window control t)))
     (if window
         (select-window window)
@@ -177,7 +176,7 @@ The header lines of the buffers update themselves; see
       (when (keymapp command)
         (setq command (lookup-key command (vector (read-event (concat (key-description keys) "-"))))))
       (unless (commandp command)
-        (user-error "No key of this review: %s" (key-description keys)))
+        (user-error "%s is undefined in this review" (key-description keys)))
       (unwind-protect
           (call-interactively command)
         (when (and (window-live-p side)
@@ -187,7 +186,7 @@ The header lines of the buffers update themselves; see
 
 (defun qwen-companion-diff-edit ()
   "Edit the proposal of this review in its buffer.
-Keys type there then; \\[read-only-mode] makes them those of the review again."
+Keys then insert text; \\[read-only-mode] restores the keys of the review."
   (interactive)
   (let ((buffer (qwen-companion-proposal-buffer (qwen-companion-review--find nil "edit"))))
     (if-let* ((window (get-buffer-window buffer t)))
@@ -196,7 +195,7 @@ Keys type there then; \\[read-only-mode] makes them those of the review again."
     (setq buffer-read-only nil)
     (force-mode-line-update)
     (message "%s" (substitute-command-keys
-                   "\\[qwen-companion-diff-accept] accepts with your edits; \\[read-only-mode]: the keys of the review again"))))
+                   "\\[qwen-companion-diff-accept] accepts with your edits; \\[read-only-mode] restores the keys of the review"))))
 
 (define-minor-mode qwen-companion-review-buffer-mode
   "Minor mode of the buffers of a review.
@@ -212,16 +211,17 @@ Keys type there then; \\[read-only-mode] makes them those of the review again."
     (remove-hook 'kill-buffer-hook #'qwen-companion-review--buffer-killed t)))
 
 (defun qwen-companion-review--query-kill ()
-  "Put the review aside whose side is to be killed, and return nil: it stays.
-Return non-nil for a buffer that nothing is lost with."
+  "Put the review aside and return nil, so that its side is not killed.
+Return non-nil if killing the current buffer loses nothing."
   (or (not (qwen-companion-proposal-open-p qwen-companion-proposal-current))
       (eq (current-buffer)
           (qwen-companion-proposal-unsaved-copy qwen-companion-proposal-current))
       (ignore (qwen-companion-diff-bury))))
 
 (defun qwen-companion-review--buffer-killed ()
-  "Show the review without the copy of unsaved text that is being killed.
-Reject a proposal whose buffer is killed without asking its functions."
+  "Clean up after this buffer of a review, which is being killed.
+Remove a copy of unsaved text from the review.  Reject a proposal whose
+buffer is killed without its query functions being called."
   (let ((proposal qwen-companion-proposal-current))
     (cond
      ((eq (current-buffer) (qwen-companion-proposal-unsaved-copy proposal))
@@ -237,12 +237,12 @@ Reject a proposal whose buffer is killed without asking its functions."
     ;; The major mode has killed local variables.
     (setq qwen-companion-proposal-current proposal)
     (when (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
-      (qwen-companion-proposal-keep-draft proposal))
+      (qwen-companion-proposal-protect-draft proposal))
     (qwen-companion-review-buffer-mode 1)))
 
 (defun qwen-companion-review--insert-disk (proposal)
-  "Insert the text on disk into the current buffer, as PROPOSAL is shown.
-If another CLI proposed a text before, insert the one that it will leave."
+  "Insert the text on disk into the current buffer, in the line ends of PROPOSAL.
+If another CLI has proposed a text before, insert that text."
   (let ((path (qwen-companion-proposal-path proposal)))
     (when-let* ((earlier (qwen-companion-proposal-earlier proposal)))
       (insert (qwen-companion-proposal-base earlier)))
@@ -256,21 +256,21 @@ If another CLI proposed a text before, insert the one that it will leave."
        (cond ((null coding) (and (file-regular-p path) ""))
              ((eq 'utf-8-with-signature (coding-system-base coding)) "\ufeff")
              ((memq (coding-system-type coding) '(utf-8 undecided)) ""))))
-    (when-let* ((left (qwen-companion-proposal-left-before proposal)))
+    (when-let* ((left (qwen-companion-proposal-earlier-text-of-others proposal)))
       (erase-buffer)
       (insert (cdr left)))))
 
 (defun qwen-companion-review--disk-side (proposal)
   "Return a description of the text on the disk side of PROPOSAL."
-  (let ((left (qwen-companion-proposal-left-before proposal)))
-    (cond (left (format "as %s leaves it" (car left)))
-          ((qwen-companion-proposal-earlier proposal) "the plan before")
+  (let ((left (qwen-companion-proposal-earlier-text-of-others proposal)))
+    (cond (left (format "with the change by %s" (car left)))
+          ((qwen-companion-proposal-earlier proposal) "previous plan")
           ((file-exists-p (qwen-companion-proposal-path proposal)) "on disk")
           (t "not on disk yet"))))
 
-(defun qwen-companion-review--show-without (ended)
-  "In other CLIs' reviews of its file, replace the text of ENDED by that on disk.
-It stays there if ENDED was accepted."
+(defun qwen-companion-review--show-disk-instead (ended)
+  "Replace the text of ENDED by the text on disk in other reviews of its file.
+If ENDED was accepted, its text stays there."
   (dolist (proposal (qwen-companion-proposals-of-others ended))
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (with-temp-buffer
@@ -288,9 +288,9 @@ It stays there if ENDED was accepted."
 (defun qwen-companion-review--prepare (proposal)
   "Make the disk side of PROPOSAL and set up both buffers.
 The disk side is the text from which the CLI has made its proposal.  It
-lacks proposals of this CLI that are accepted and not written yet, as the
-CLI has not seen them either.  If another CLI proposed a text before, it
-is that one: whoever accepts both gets the difference."
+lacks accepted proposals of this CLI that are not written yet, since the
+CLI has not seen them either.  If another CLI has proposed a text before,
+the disk side is that text: accepting both applies the difference."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-proposal-make-buffer proposal "disk")))
     (setf (qwen-companion-proposal-disk-buffer proposal) disk)
@@ -311,7 +311,7 @@ is that one: whoever accepts both gets the difference."
       (let ((modified (buffer-modified-p)))
         (qwen-companion-review--set-mode path)
         (set-buffer-modified-p modified))
-      ;; A plan is edited where it is read.
+      ;; A plan is edited in this buffer.
       (setq buffer-read-only (qwen-companion-proposal-file-p proposal))
       (qwen-companion-review--set-header "proposed"))))
 
@@ -330,13 +330,13 @@ Some CLIs read every file as UTF-8, with U+FFFD for invalid bytes."
 ;;; Line ends and the byte order mark
 
 (defun qwen-companion-diff-toggle-line-ends (&optional file)
-  "Toggle between the line ends and byte order mark on disk and the proposed.
+  "Toggle between the line ends and byte order mark on disk and those proposed.
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Change the line ends of")))
   (let ((proposal (qwen-companion-review--find file "change")))
     (unless (qwen-companion-proposal-line-end-summary proposal)
-      (user-error "The line ends of %s do not change"
+      (user-error "The proposal does not change the line ends of %s"
                   (qwen-companion-proposal-display-path proposal)))
     (qwen-companion-proposal-set-line-ends
      proposal (not (qwen-companion-proposal-as-on-disk proposal)))
@@ -358,22 +358,21 @@ when there was a warning."
         (setf (qwen-companion-proposal-hidden proposal) (cons ticks warning)))
       warning)))
 
-;;; What a review says
+;;; Warnings and origin
 
 (defun qwen-companion-review--rival-warning (proposal)
   "Return the warning that another CLI works on the file of PROPOSAL, or nil.
-It proposes a change of the file, or has changed it in a turn that goes on."
+That CLI proposes a change of the file, or has changed it in a running turn."
   (if-let* ((rival (car (qwen-companion-proposals-of-others proposal))))
-      (format "%s proposes a change of it too" (qwen-companion-proposal-client rival))
+      (format "%s also proposes a change" (qwen-companion-proposal-client rival))
     (when-let* ((client (run-hook-with-args-until-success
                          'qwen-companion-proposal-rival-functions proposal)))
-      (format "%s is changing it too" client))))
+      (format "%s is also changing it" client))))
 
 (defun qwen-companion-review-warning-parts (proposal)
   "Return the warnings about accepting PROPOSAL.
-They are parts of `qwen-companion-header-line' that are never left out,
-some with the key that does something about it, and in fewer words where
-there is little room."
+They are parts of `qwen-companion-header-line' that are never left out.
+Some name a key, and some have a shorter form for little room."
   (let ((line-ends (qwen-companion-proposal-line-end-summary proposal)))
     (append
      (mapcar
@@ -397,7 +396,7 @@ there is little room."
                        (cons (qwen-companion-review--warning long command)
                              (qwen-companion-review--warning short command)))))
       `((qwen-companion-diff-show-unsaved
-         ,(cond ((qwen-companion-proposal-unsaved-copy proposal) "without your unsaved text")
+         ,(cond ((qwen-companion-proposal-unsaved-copy proposal) "hide your unsaved text")
                 ((qwen-companion-proposal-unsaved proposal) "your unsaved text"))
          "unsaved")
         (qwen-companion-diff-toggle-line-ends
@@ -415,14 +414,14 @@ there is little room."
 (defun qwen-companion-review--client (proposal)
   "Return the name of the CLI of PROPOSAL without its version."
   (replace-regexp-in-string
-   ;; That is in the list.
+   ;; The list of proposals shows the version.
    " [0-9][0-9.]*\\'" ""
    (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal))))
 
 (defun qwen-companion-review-origin-parts (proposal)
   "Return where PROPOSAL comes from, as parts of `qwen-companion-header-line'.
-These are its CLI, whether the user has edited it, its project, and which
-of the CLI's open proposals it is."
+These are its CLI, whether the user has edited it, its project, and its
+number among the CLI's open proposals."
   (let* ((root (qwen-companion-roots-of default-directory))
          (turn (qwen-companion-review-of-session proposal))
          (count (length turn)))
@@ -435,7 +434,7 @@ of the CLI's open proposals it is."
       (0 . ,(and (qwen-companion-review--only-space-p proposal) "white space only")))))
 
 (defconst qwen-companion-review--most-spaces 1000
-  "Places that may differ in white space before no more are compared.")
+  "Differences in white space after which the comparison stops.")
 
 (defconst qwen-companion-review--space-limit 200000
   "Characters above which a proposal is not checked for white space.")
@@ -444,7 +443,7 @@ of the CLI's open proposals it is."
   "Whether white space alone differs in the current proposal: (TICKS . ANSWER).")
 
 (defun qwen-companion-review--only-space-p (proposal)
-  "Return non-nil when PROPOSAL differs from the disk in white space alone."
+  "Return non-nil when PROPOSAL differs from the disk only in white space."
   (let ((old (qwen-companion-proposal-disk-buffer proposal))
         (new (qwen-companion-proposal-buffer proposal)))
     (when (and (buffer-live-p old) (buffer-live-p new)
@@ -457,7 +456,7 @@ of the CLI's open proposals it is."
           (cdr qwen-companion-review--only-space))))))
 
 (defun qwen-companion-review--compare-words (old new)
-  "Return non-nil when the buffers OLD and NEW differ, but in white space alone."
+  "Return non-nil when the buffers OLD and NEW differ only in white space."
   (let ((places 0) (a 1) (b 1) (same t) step)
     (cl-flet ((skip (buffer place)
                 (with-current-buffer buffer
@@ -492,7 +491,7 @@ of the CLI's open proposals it is."
           (qwen-companion-disk-watch
            path
            (lambda ()
-             ;; Other files of the directory cost little.
+             ;; Events of other files in the directory cost little.
              (unless (or (not (qwen-companion-proposal-open-p proposal))
                          (equal (qwen-companion-proposal-stamp proposal)
                                 (qwen-companion-disk-stamp path)))
@@ -506,7 +505,7 @@ of the CLI's open proposals it is."
 
 (defun qwen-companion-review-file-written (path)
   "Update the reviews of the file PATH if it was written.
-What was written is merged into the proposed text where that is possible."
+Merge the written text into the proposed text if possible."
   (dolist (proposal (qwen-companion-proposals-of-file path))
     (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal)))
           (disk (qwen-companion-proposal-disk-buffer proposal)))
@@ -521,9 +520,8 @@ What was written is merged into the proposed text where that is possible."
            (qwen-companion-proposal-style proposal) proposal)
           (qwen-companion-review--merge-file proposal))))))
 
-(defun qwen-companion-review--moved-p (proposal)
-  "Return non-nil when the file of PROPOSAL has text that this lacks.
-It was written since, and is not merged into the proposed text yet."
+(defun qwen-companion-review--unmerged-p (proposal)
+  "Return non-nil when later writes to PROPOSAL's file are not merged into it."
   (let ((path (qwen-companion-proposal-path proposal)))
     (and (qwen-companion-proposal-file-p proposal)
          (not (equal (qwen-companion-proposal-stamp proposal)
@@ -532,11 +530,11 @@ It was written since, and is not merged into the proposed text yet."
          (not (file-directory-p path)))))
 
 (defun qwen-companion-review--merge-file (proposal &optional mark)
-  "Merge what was written to the file of PROPOSAL into the proposed text.
-Return nil when there is nothing to merge; else return at once, and non-nil.
-Where both changed the same lines, mark that as conflicts if MARK is
-non-nil; else only note it in the review."
-  (when (qwen-companion-review--moved-p proposal)
+  "Merge later writes to the file of PROPOSAL into the proposed text.
+Return nil if there is nothing to merge; else return non-nil at once, and
+merge asynchronously.  If both changed the same lines, mark the conflicts
+if MARK is non-nil; else only warn in the review."
+  (when (qwen-companion-review--unmerged-p proposal)
     (pcase-let* ((file (qwen-companion-proposal-read-file proposal))
                  (buffer (qwen-companion-proposal-buffer proposal))
                  (tick (buffer-chars-modified-tick buffer))
@@ -565,18 +563,18 @@ non-nil; else only note it in the review."
              (qwen-companion-review--adopt-merge proposal file merged theirs))
             (t
              (qwen-companion-review--set-note
-              proposal "changed since in the same lines")))))
+              proposal "same lines changed since")))))
         t)
        (t
         (qwen-companion-review--refuse-merge proposal mark)
         t)))))
 
 (defun qwen-companion-review--refuse-merge (proposal tell)
-  "Note that what was written to the file of PROPOSAL cannot be merged.
-TELL non-nil means to say it as well."
+  "Warn in the review of PROPOSAL that later writes to its file cannot be merged.
+TELL non-nil means to show a message too."
   (qwen-companion-review--set-note proposal "changed since, cannot be merged")
   (when tell
-    (message "qwen-companion: what was written to %s cannot be merged with the proposal; reject it, so that %s reads the file again"
+    (message "qwen-companion: %s changed on disk and cannot be merged with the proposal; reject it, so that %s reads the file again"
              (qwen-companion-proposal-display-path proposal)
              (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal)))))
 
@@ -588,8 +586,8 @@ FILE is as in `qwen-companion-proposal-read-file'."
     (setf (qwen-companion-proposal-checked proposal) (car file))))
 
 (defun qwen-companion-review--adopt-merge (proposal file merged theirs)
-  "Change the proposed text of PROPOSAL by the edits of MERGED, and show that.
-FILE is what was merged, as in `qwen-companion-proposal-read-file', and
+  "Apply the edits of MERGED to the proposed text of PROPOSAL, and show them.
+FILE is the merged file, as in `qwen-companion-proposal-read-file', and
 THEIRS its text."
   (let ((conflicts (qwen-companion-merge-result-conflicts merged))
         (edits (length (qwen-companion-merge-result-edits merged))))
@@ -599,11 +597,11 @@ THEIRS its text."
       (qwen-companion-untrusted-show-hidden)
       (when (> conflicts 0)
         (qwen-companion-conflicts-begin nil nil nil)
-        (message "qwen-companion: %d conflict%s in the proposal for %s with what was written since; resolve, then accept"
+        (message "qwen-companion: %d conflict%s between the proposal for %s and the file on disk; resolve, then accept"
                  conflicts (if (= conflicts 1) "" "s")
                  (qwen-companion-proposal-display-path proposal))))
     (qwen-companion-review--set-note
-     proposal (and (> edits 0) (= conflicts 0) "merged with what was written since"))
+     proposal (and (> edits 0) (= conflicts 0) "merged with later writes"))
     (when-let* ((style (qwen-companion-proposal-style proposal)))
       (qwen-companion-review-refresh style proposal))
     (run-hooks 'qwen-companion-proposal-changed-hook)))
@@ -615,32 +613,32 @@ THEIRS its text."
 
 (defun qwen-companion-review--examine (proposal)
   "Examine the file of PROPOSAL for risks again.
-Refuse the next acceptance if there is a new one."
+If there is a new risk, refuse the next acceptance."
   (when (qwen-companion-proposal-examine proposal)
     (setf (qwen-companion-proposal-checked proposal) 'unseen)
     (force-mode-line-update t)))
 
 (defconst qwen-companion-review--changes-on-disk
   '((same "on disk, as proposed" nil)
-    (changed "on disk, changed meanwhile" "changed since")
-    (deleted "not on disk any more" "deleted since"
-             "was deleted or renamed after this was proposed, and accepting may make it anew")
+    (changed "on disk, changed since" "changed since")
+    (deleted "deleted from disk" "deleted since"
+             "was deleted or renamed after the proposal; accept again to create it anew")
     (directory "a directory on disk" "a directory since"
-               "has become a directory, which the CLI cannot write"))
+               "has become a directory, which the CLI cannot write; accept again to try"))
   "States of a file on disk: a list of (KIND SIDE NOTE SENTENCE).
-SIDE describes the side of it, NOTE warns in a header line, SENTENCE says
-it when the proposal is accepted.")
+SIDE describes the disk side, NOTE warns in a header line, and SENTENCE,
+after the file name, is the message when the proposal is accepted.")
 
 (defun qwen-companion-review--change-on-disk (proposal)
-  "Return the state of PROPOSAL's file, which has changed since it came.
-That is an entry of `qwen-companion-review--changes-on-disk'.  The disk
-side has the text that is in the file now."
+  "Return the state of PROPOSAL's file, which has changed since it was proposed.
+The value is an entry of `qwen-companion-review--changes-on-disk'.  The disk
+side has the current text of the file."
   (let ((path (qwen-companion-proposal-path proposal))
         (disk (qwen-companion-proposal-disk-buffer proposal)))
     (assq (cond ((file-directory-p path) 'directory)
                 ((not (file-exists-p path)) 'deleted)
                 ((and disk
-                      (null (qwen-companion-proposal-left-before proposal))
+                      (null (qwen-companion-proposal-earlier-text-of-others proposal))
                       (null (qwen-companion-proposal-line-end-summary proposal))
                       (with-current-buffer disk
                         (qwen-companion-disk-same-text-p
@@ -650,7 +648,7 @@ side has the text that is in the file now."
           qwen-companion-review--changes-on-disk)))
 
 (defun qwen-companion-review--refresh-disk (proposal source)
-  "Replace the text of PROPOSAL's disk side by the buffer SOURCE's."
+  "Replace the text of PROPOSAL's disk side by the text of the buffer SOURCE."
   (with-current-buffer (qwen-companion-proposal-disk-buffer proposal)
     (let ((same (qwen-companion-disk-same-text-p source)))
       (unless same
@@ -673,7 +671,7 @@ side has the text that is in the file now."
                                          proposal))))))
 
 (defun qwen-companion-review--note-writes (proposal)
-  "Note if the file of PROPOSAL was written before the review is shown."
+  "Warn if the file of PROPOSAL was written before the review is shown."
   (let ((stamp (qwen-companion-disk-stamp (qwen-companion-proposal-path proposal))))
     (unless (equal stamp (qwen-companion-proposal-stamp proposal))
       (pcase-let ((`(,kind ,side ,note . ,_)
@@ -689,9 +687,9 @@ side has the text that is in the file now."
 
 (defun qwen-companion-review--check-disk (proposal)
   "Signal a `user-error' if the file of PROPOSAL was written unnoticed.
-A change that makes it a risk to write the file is said once: accepting
-again accepts.  A text that was written is merged first, and conflicts
-with it are to be resolved, so no acceptance overwrites it."
+Signal once for a change that makes writing the file risky: accepting
+again accepts.  Merge a written text first, and require conflicts to be
+resolved, so that no acceptance overwrites it."
   (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
   (qwen-companion-review--examine proposal)
   (let ((file (qwen-companion-proposal-display-path proposal))
@@ -701,22 +699,22 @@ with it are to be resolved, so no acceptance overwrites it."
     (cond
      ((and warning (eq checked 'unseen))
       (setf (qwen-companion-proposal-checked proposal) stamp)
-      (user-error "%s has changed: %s; look at the review, or accept again to do so" file warning))
+      (user-error "%s has changed (%s); check it, then accept again" file warning))
      ((qwen-companion-review--merge-file proposal t)
-      (user-error "%s was written after this was proposed, which is being merged; look at the review, and accept again"
+      (user-error "%s changed on disk after it was proposed; merging it, then accept again"
                   file))
      ((with-current-buffer (qwen-companion-proposal-buffer proposal)
         (qwen-companion-conflicts-p))
-      (user-error "The proposal for %s has conflicts with what was written since; resolve them first" file))
+      (user-error "The proposal for %s has conflicts with the file on disk; resolve them first" file))
      ((not (equal stamp (qwen-companion-proposal-checked proposal)))
       (setf (qwen-companion-proposal-checked proposal) stamp)
-      (user-error "%s %s; look at the review, or accept again to do so" file
+      (user-error "%s %s" file
                   (or (nth 3 (qwen-companion-review--change-on-disk proposal))
-                      "has changed"))))))
+                      "changed on disk; check the review, then accept again"))))))
 
 (defun qwen-companion-review-file (proposal)
-  "Return the file name of PROPOSAL relative to its project, with its place.
-If a link leads to another file that matters, return that file's name."
+  "Return the file name of PROPOSAL relative to its project, with its host.
+If it is a link to a risky file, or out of the project, return the target."
   (let* ((path (qwen-companion-places-name (qwen-companion-proposal-path proposal)))
          (place (qwen-companion-places-of path))
          (real (qwen-companion-proposal-real proposal))
@@ -734,7 +732,7 @@ If a link leads to another file that matters, return that file's name."
      (t (qwen-companion-proposal-display-path proposal)))))
 
 (defun qwen-companion-review-warning-hint (proposal)
-  "Return the warning about the file of PROPOSAL, to follow other text."
+  "Return the warning about the file of PROPOSAL, to append to a message."
   (if-let* ((warning (qwen-companion-proposal-warning proposal)))
       (concat "  " (propertize warning 'face 'warning))
     ""))
@@ -754,13 +752,13 @@ If a link leads to another file that matters, return that file's name."
 TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
 (defun qwen-companion-review--user-buffer ()
-  "Return the buffer that the user is in, also while another window is drawn."
+  "Return the user's current buffer, even while another window is redisplayed."
   (let ((window (old-selected-window)))
     (window-buffer (and (window-live-p window)
                         (or (and (window-minibuffer-p window) (minibuffer-selected-window))
                             window)))))
 
-(defun qwen-companion-review-way ()
+(defun qwen-companion-review-key-hint ()
   "Return the key to this review while the user is elsewhere, else nil."
   (let ((buffer (qwen-companion-review--user-buffer)))
     (unless (eq qwen-companion-proposal-current
@@ -774,31 +772,31 @@ TICK is what `buffer-chars-modified-tick' was in BUFFER.")
 
 (defun qwen-companion-review-mode-keys (&optional mode)
   "Return the keys of MODE as `qwen-companion-header-mode-keys' where they work.
-While the user is elsewhere than in this review, return how to get here."
-  (if-let* ((way (qwen-companion-review-way)))
-      `((-1 . ,(concat way " goes here")))
+While the user is outside this review, return the key to it instead."
+  (if-let* ((key-hint (qwen-companion-review-key-hint)))
+      `((-1 . ,(concat key-hint " goes here")))
     (qwen-companion-header-mode-keys mode)))
 
 (defun qwen-companion-review--selection-changed (_frame)
-  "Update what reviews say of keys: others work where the user is now."
+  "Update the keys shown in reviews after another window was selected."
   (force-mode-line-update t)
   ;; In this hook, `old-selected-window' is still the previous window.
   (run-at-time 0 nil #'qwen-companion-review--update-selection))
 
 (defun qwen-companion-review--update-selection ()
-  "Update all reviews after another window was selected."
+  "Update all reviews for the selected window."
   (dolist (proposal (qwen-companion-proposals))
     (qwen-companion-review-selection-changed
      (qwen-companion-proposal-style proposal) proposal)))
 
 (defun qwen-companion-review--set-header (side)
-  "Set the header line of the current buffer to say that it is SIDE."
+  "Set the header line of the current buffer, which is SIDE of a review."
   (setq qwen-companion-review--side side
         header-line-format '((:eval (qwen-companion-review--header))))
   (force-mode-line-update))
 
 (defun qwen-companion-review--header ()
-  "Return the header line of a side: file, which side, warnings, the key to edit."
+  "Return the header line of a side: file, side, warnings, the key to edit."
   (let ((proposal qwen-companion-proposal-current))
     (qwen-companion-header-line
      (format "%s: %s%s" (qwen-companion-review-file proposal)
@@ -812,25 +810,25 @@ While the user is elsewhere than in this review, return how to get here."
      `(,@(and (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
               (qwen-companion-review-origin-parts proposal))
        ,@(qwen-companion-review-warning-parts proposal)
-       ;; The control panel has the other keys.
+       ;; The control panel shows the other keys.
        ,@(and (eq (current-buffer) (qwen-companion-proposal-buffer proposal))
               (qwen-companion-review-mode-keys 'qwen-companion-review-buffer-mode))))))
 
-;;; Unsaved text of the user's
+;;; The user's unsaved text
 
 (defconst qwen-companion-review--unsaved-delay 0.1
-  "Seconds without input before looking for unsaved text.")
+  "Idle seconds before the check for unsaved text.")
 
 (defvar qwen-companion-review--unsaved-timer nil
-  "Timer that looks for unsaved text, or nil while no proposal is open.")
+  "Timer that checks for unsaved text, or nil while no proposal is open.")
 
 (defconst qwen-companion-review--saving-hooks
   '(after-save-hook after-revert-hook)
-  "Hooks that run when a buffer ceases to be unsaved, even without input.")
+  "Hooks that run when a buffer is no longer unsaved, even without input.")
 
 (defun qwen-companion-review--watch ()
-  "Look for unsaved text now, and regularly while proposals are open.
-Keep the keys in their header lines true meanwhile."
+  "Check for unsaved text now, and regularly while proposals are open.
+Update the keys in header lines meanwhile."
   (cond
    ((null (qwen-companion-proposals))
     (qwen-companion-timers-cancel qwen-companion-review--unsaved-timer)
@@ -847,12 +845,12 @@ Keep the keys in their header lines true meanwhile."
   (qwen-companion-review-check-unsaved))
 
 (defun qwen-companion-review--check-unsaved-soon ()
-  "Look for unsaved text after the current command or event."
+  "Check for unsaved text after the current command or event."
   (run-at-time 0 nil #'qwen-companion-review-check-unsaved))
 
 (defun qwen-companion-review-check-unsaved ()
-  "Note in the reviews whether the user has unsaved text of their files.
-Text that is no longer unsaved may be on disk now."
+  "Update in the reviews whether the user has unsaved text of their files.
+Text that is no longer unsaved may now be on disk."
   (let (changed)
     (dolist (proposal (qwen-companion-proposals))
       (let* ((path (qwen-companion-proposal-path proposal))
@@ -900,7 +898,7 @@ Text that is no longer unsaved may be on disk now."
 
 (defun qwen-companion-review--update-sides (proposal)
   "Show PROPOSAL with or without the copy of unsaved text, if it is visible.
-If the user has put other things in its windows, it has to be reopened."
+If the user has changed its windows, reopen it."
   (when (eq (qwen-companion-proposal-state proposal) 'shown)
     (if (qwen-companion-review-visible-p
          (qwen-companion-proposal-style proposal) proposal)
@@ -924,7 +922,7 @@ it, perhaps just before the user would have answered."
     (qwen-companion-review--unwatch-disk proposal)
     (when-let* ((disk (qwen-companion-proposal-disk-buffer proposal)))
       (kill-buffer disk))
-    (qwen-companion-review--show-without proposal)
+    (qwen-companion-review--show-disk-instead proposal)
     (qwen-companion-review--remove-unsaved-copy proposal)
     (when (buffer-live-p (qwen-companion-proposal-buffer proposal))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
@@ -937,16 +935,16 @@ it, perhaps just before the user would have answered."
 (add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-review--ended)
 
 (defconst qwen-companion-review--late-key-seconds 1.5
-  "Seconds in which answers to a review that the CLI has ended are caught.")
+  "Seconds after the CLI has ended a review in which a key to answer it is caught.")
 
 (defun qwen-companion-review--catch-keys (proposal)
-  "Catch a late key that was meant to answer the review of PROPOSAL.
-The review was selected and the CLI has ended it.  Catch the next key
-only, and only for a moment."
+  "Catch a late key meant to answer the review of PROPOSAL.
+The review was selected and the CLI has ended it.  Catch one key at most,
+and only for a moment."
   (let ((map (make-sparse-keymap))
         (late (lambda ()
                 (interactive)
-                (message "qwen-companion: the review of %s has ended before you answered"
+                (message "qwen-companion: the review of %s ended before your answer"
                          (qwen-companion-proposal-display-path proposal)))))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-accept-next
                        qwen-companion-diff-reject))
@@ -957,48 +955,48 @@ only, and only for a moment."
 ;;; Showing without disturbing
 
 (defvar qwen-companion-review--timers nil
-  "Timers that wait for a good moment to show a proposal.")
+  "Timers that show a proposal when that does not disturb the user.")
 
-(defvar qwen-companion-review--awaiting nil
-  "Accepted proposal whose windows wait for the next one of its CLI, or nil.")
+(defvar qwen-companion-review--awaiting-next nil
+  "Accepted proposal whose windows are reserved for its CLI's next one, or nil.")
 
 (defvar qwen-companion-review--styles nil
-  "Front ends that the user has chosen for the rest of a turn: (SESSION . STYLE).")
+  "Alist (SESSION . STYLE) of front ends chosen for the rest of a turn.")
 
 (defun qwen-companion-review--announce (proposal)
-  "Tell the user that PROPOSAL has come, and schedule its review.
-Say nothing of one that the user has asked for."
+  "Announce PROPOSAL and schedule its review.
+Do not announce one that the user has requested."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (qwen-companion-review-buffer-mode 1))
   (force-mode-line-update t)
-  (unless (qwen-companion-proposal-asked-for-p proposal)
+  (unless (qwen-companion-proposal-requested-p proposal)
     (message "qwen-companion: %s %s%s%s"
              (qwen-companion-untrusted-text
               (qwen-companion-proposal-client proposal))
              (qwen-companion-proposal-summary proposal)
              (qwen-companion-review-warning-hint proposal)
              (cond
-              ((qwen-companion-review--awaited-p proposal) "")
+              ((qwen-companion-review--awaited-next-p proposal) "")
               ((and (qwen-companion-review--ediff-visible-p) (not (qwen-companion-review-shown)))
-               "; it waits until the Ediff session is over")
+               "; it will open after the Ediff session")
               ((and (memq qwen-companion-diff-arrival '(idle now))
                     (not (qwen-companion-review--room-p proposal)))
-               "; no room to show it beside this window: M-x qwen-companion-review does")
+               "; no room beside this window, M-x qwen-companion-review shows it")
               (t ""))))
   (qwen-companion-review-schedule))
 
 (add-hook 'qwen-companion-proposal-begun-functions #'qwen-companion-review--announce)
 
 (defun qwen-companion-review-schedule ()
-  "Schedule the review of the next unseen proposal for a good moment.
+  "Schedule the review of the next unseen proposal.
 Call this after each change of the open proposals or their states."
   (mapc #'cancel-timer qwen-companion-review--timers)
   (setq qwen-companion-review--timers nil)
   (when (and (qwen-companion-review--unseen)
              (or (memq qwen-companion-diff-arrival '(idle now))
-                 qwen-companion-review--awaiting))
+                 qwen-companion-review--awaiting-next))
     (setq qwen-companion-review--timers
-          ;; The second timer notices a state that ends without input.
+          ;; The second timer notices when a busy state ends without input.
           (list (run-with-idle-timer qwen-companion-review--idle-delay t
                                      #'qwen-companion-review--show-next)
                 (run-at-time (if (eq qwen-companion-diff-arrival 'now)
@@ -1024,8 +1022,8 @@ Call this after each change of the open proposals or their states."
 
 (defun qwen-companion-review-terminals (proposal)
   "Return the terminal buffers in which the CLI of PROPOSAL may run.
-That is its own terminal if that is known, else each one that was
-started in a directory above the file."
+That is its own terminal if known, else each terminal that was started in
+a directory above the file."
   (if-let* ((buffer (qwen-companion-review--own-terminal proposal)))
       (list buffer)
     (cl-remove-if-not
@@ -1055,9 +1053,9 @@ the selected terminal only."
               (get-buffer-window-list buffer 'nomini t)))
 
 (defun qwen-companion-review-arrival-frame (proposal)
-  "Return the frame for opening PROPOSAL unasked, or nil to wait.
-That is the frame of its terminal, else the selected one.  Return nil
-when the terminal is in a tab that is not selected."
+  "Return the frame in which PROPOSAL may open by itself, or nil to wait.
+That is the frame of its terminal, else the selected one.  Return nil if
+the terminal is in an unselected tab."
   (let ((terminals (qwen-companion-review-terminals proposal)))
     (if-let* ((window (cl-some #'qwen-companion-review-visible-window terminals)))
         (window-frame window)
@@ -1071,8 +1069,8 @@ when the terminal is in a tab that is not selected."
   "Return non-nil when changing windows now would disturb the user."
   (or (active-minibuffer-window)
       (> (recursion-depth) 0)
-      ;; A command waits for a key or a process, or a key sequence or its
-      ;; argument is not complete.
+      ;; A command waits for a key or a process, or a key sequence or prefix
+      ;; argument is incomplete.
       this-command
       prefix-arg
       (not (equal [] (this-single-command-keys)))
@@ -1080,7 +1078,7 @@ when the terminal is in a tab that is not selected."
       (bound-and-true-p transient--prefix)
       executing-kbd-macro
       defining-kbd-macro
-      ;; A drag.  In Eat it is t by itself where the program wants the mouse.
+      ;; A drag.  In Eat it is always t if the program uses the mouse.
       (and track-mouse
            (not (and (eq t track-mouse) (local-variable-p 'track-mouse))))
       (not (qwen-companion-context-frame-p))
@@ -1096,7 +1094,7 @@ when the terminal is in a tab that is not selected."
 
 (defun qwen-companion-review--show-miswritten (buffer)
   "Show how the file differs from the text in BUFFER, accepted for it.
-Display that without selecting it, and not if that would disturb the user."
+Do not select the window, and do nothing if the user would be disturbed."
   (qwen-companion-rescue-compare
    buffer
    (lambda (difference)
@@ -1107,41 +1105,41 @@ Display that without selecting it, and not if that would disturb the user."
           #'qwen-companion-review--show-miswritten)
 
 (defun qwen-companion-review--idle-p ()
-  "Return non-nil when there was no input for long enough to show a proposal."
+  "Return non-nil when Emacs is idle long enough to show a proposal."
   (or (not (or (eq qwen-companion-diff-arrival 'idle)
-               ;; Also where the option is `command': the next key may be its.
-               (and qwen-companion-review--awaiting
+               ;; Also if the option is `command': the user may be about to call it.
+               (and qwen-companion-review--awaiting-next
                     (eq qwen-companion-diff-arrival 'command))))
       (when-let* ((idle (current-idle-time)))
-        ;; Less than nothing when the clock was set back since.
+        ;; Negative when the clock was set back since.
         (>= (abs (float-time idle)) qwen-companion-review--idle-delay))))
 
 (defun qwen-companion-review--room-p (proposal)
-  "Return non-nil when PROPOSAL may open by itself without taking a window.
-To take the selected one would send the next keys elsewhere."
+  "Return non-nil when PROPOSAL can open without replacing a window.
+Replacing the selected one would send the next keys to another buffer."
   (or qwen-companion-diff-select
       (qwen-companion-review-fits-p 'unified proposal nil)))
 
 (defun qwen-companion-review--show-next ()
   "Show the oldest unseen proposal, unless that would disturb the user.
-While one is awaited in the selected window, show only that, there."
+While one is awaited in the selected window, show only that one, there."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
     (cond
-     ((null qwen-companion-review--awaiting)
+     ((null qwen-companion-review--awaiting-next)
       (when-let* ((proposal (cl-find-if (lambda (proposal)
                                           (and (qwen-companion-review-arrival-frame proposal)
                                                (qwen-companion-review--room-p proposal)))
                                         (qwen-companion-review--unseen))))
         (qwen-companion-review--display proposal qwen-companion-diff-select)))
-     ((eq qwen-companion-review--awaiting
+     ((eq qwen-companion-review--awaiting-next
           (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))
-      (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-p
+      (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-next-p
                                     (qwen-companion-review--unseen))))
         (qwen-companion-review--show-after
-         qwen-companion-review--awaiting next
-         (qwen-companion-review-place 'waiting qwen-companion-review--awaiting))))
-     ;; The user has gone elsewhere: it comes as any other.
+         qwen-companion-review--awaiting-next next
+         (qwen-companion-review-slot 'waiting qwen-companion-review--awaiting-next))))
+     ;; The user has left the window: treat it like any other.
      (t (qwen-companion-review-stop-waiting)))))
 
 (defun qwen-companion-review--display (proposal select)
@@ -1154,7 +1152,7 @@ While one is awaited in the selected window, show only that, there."
           (alist-get (qwen-companion-proposal-session proposal)
                      qwen-companion-review--styles nil nil #'equal)))
   (unless (qwen-companion-proposal-style proposal)
-    ;; The CLI was offered reviews before the option became nil.
+    ;; The CLI learnt of reviews before the option became nil.
     (let ((style (or (qwen-companion-review-style (qwen-companion-proposal-kind proposal) proposal)
                      qwen-companion-diff-style
                      'ediff)))
@@ -1168,10 +1166,10 @@ While one is awaited in the selected window, show only that, there."
           (qwen-companion-review--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
         (qwen-companion-review-show (qwen-companion-proposal-style proposal) proposal select)
-        ;; Before garbage is collected.
+        ;; Before garbage collection.
         (redisplay))
     (error (qwen-companion-review-fall-back proposal err select)))
-  ;; Timers and processes run in the front end, and one may end it.
+  ;; Timers and processes run in the front end, and one may end the proposal.
   (unless (qwen-companion-proposal-open-p proposal)
     (qwen-companion-review-hide (qwen-companion-proposal-style proposal) proposal))
   (qwen-companion-review-schedule))
@@ -1183,18 +1181,18 @@ is the one for hunks, leave the proposal pending."
   (when (qwen-companion-proposal-open-p proposal)
     (qwen-companion-review--put-aside proposal)
     (if (eq 'unified (qwen-companion-proposal-style proposal))
-        (message "qwen-companion: the review of %s could not be shown (%s); the proposal is in %s"
+        (message "qwen-companion: cannot show the review of %s (%s); the proposal is in %s"
                  (qwen-companion-proposal-display-path proposal)
                  (error-message-string err)
                  (buffer-name (qwen-companion-proposal-buffer proposal)))
       (setf (qwen-companion-proposal-style proposal) 'unified)
       (qwen-companion-review--display proposal select)
-      (message "qwen-companion: Ediff cannot show %s (%s); here it is hunk by hunk"
+      (message "qwen-companion: Ediff cannot show %s (%s); showing it hunk by hunk"
                (qwen-companion-proposal-display-path proposal)
                (error-message-string err)))))
 
 (defun qwen-companion-review-frame-deleted (frame)
-  "Schedule the review that was shown in FRAME, which was deleted, again."
+  "Schedule the review again that was shown in FRAME, a deleted frame."
   (dolist (proposal (copy-sequence (qwen-companion-proposals)))
     (when (and (eq (qwen-companion-proposal-state proposal) 'shown)
                (eq frame (qwen-companion-review-frame
@@ -1205,22 +1203,22 @@ is the one for hunks, leave the proposal pending."
 
 (defun qwen-companion-diff-bury ()
   "Put the review aside; the proposal stays open.
-\\[qwen-companion-diff-open] brings it back."
+\\[qwen-companion-diff-open] reopens it."
   (interactive)
   (let ((proposal (qwen-companion-review--find nil "put aside")))
     (when (eq (qwen-companion-proposal-state proposal) 'shown)
       (qwen-companion-review--put-aside proposal))
     (qwen-companion-review-schedule)
-    (message "qwen-companion: %s waits for your answer (M-x qwen-companion-review)"
+    (message "qwen-companion: %s put aside (M-x qwen-companion-review reopens it)"
              (qwen-companion-proposal-display-path proposal))))
 
 ;;; Commands
 
 (defun qwen-companion-review--find (file verb)
   "Return the open proposal on which a command acts.
-FILE is a file name, a proposal, or nil for that of the current buffer
-or terminal, else the only one.  Signal a `user-error' that names the
-command by VERB, a string, when there is none or several."
+FILE is a file name, a proposal, or nil for the proposal of the current
+buffer or terminal, else the only one.  If there is none or several,
+signal a `user-error' with VERB, a string that names the command."
   (let ((candidates
          (cond
           ((qwen-companion-proposal-p file) (list file))
@@ -1233,14 +1231,14 @@ command by VERB, a string, when there is none or several."
           (t (qwen-companion-review--candidates)))))
     (cond
      ((null candidates)
-      (user-error (if file "Nothing is proposed for %s" "Nothing to %s: no proposal waits")
+      (user-error (if file "No proposal for %s" "Nothing to %s: no open proposals")
                   (if file (abbreviate-file-name file) verb)))
      ((cdr candidates)
-      (user-error "Which one to %s?  %d proposals wait: %s" verb
+      (user-error "Go to the review to %s: %d proposals are open, for %s" verb
                   (length candidates)
                   (mapconcat #'qwen-companion-proposal-display-path candidates ", ")))
      ((not (qwen-companion-proposal-open-p (car candidates)))
-      (user-error "The proposal for %s is %s already"
+      (user-error "The proposal for %s is already %s"
                   (qwen-companion-proposal-display-path (car candidates))
                   (qwen-companion-proposal-state (car candidates))))
      (t (car candidates)))))
@@ -1268,7 +1266,7 @@ command by VERB, a string, when there is none or several."
        'qwen-companion-proposal #'qwen-companion-review--annotation))))
 
 (defun qwen-companion-review--annotation (proposal)
-  "Return when PROPOSAL came and whether it is shown, for completion."
+  "Return the age and state of PROPOSAL, for completion."
   (format "%s, %s"
           (format-time-string "%R" (qwen-companion-proposal-arrived proposal))
           (if (eq 'shown (qwen-companion-proposal-state proposal))
@@ -1291,13 +1289,13 @@ command by VERB, a string, when there is none or several."
            proposals)))
 
 (defun qwen-companion-review-check-text (proposal)
-  "Signal a `user-error' if the CLI cannot be told the text of PROPOSAL."
+  "Signal a `user-error' if the text of PROPOSAL cannot be sent to the CLI."
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (when (and (zerop (buffer-size))
                (not (qwen-companion-proposal-answer proposal))
                (not (qwen-companion-proposal-held proposal))
                (not (qwen-companion-proposal-empty proposal)))
-      (user-error "The CLI cannot be told that a file is empty: it would write its own text.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
+      (user-error "Cannot accept an empty text: the CLI would write its own.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
     (save-restriction
       (widen)
       (when-let* ((odd (unencodable-char-position (point-min) (point-max) 'utf-8)))
@@ -1305,7 +1303,7 @@ command by VERB, a string, when there is none or several."
                     odd)))))
 
 (defun qwen-companion-review-check-answerable (proposal)
-  "Signal a `user-error' when only the terminal takes an answer to PROPOSAL."
+  "Signal a `user-error' when PROPOSAL can only be answered in the terminal."
   (when (eq 'left (qwen-companion-proposal-released proposal))
     (user-error "Answer in the terminal: %s" (qwen-companion-proposal-note proposal))))
 
@@ -1325,15 +1323,15 @@ names the file of another one."
              (qwen-companion-proposal-display-path proposal)
              (if-let* ((others (qwen-companion-proposals-of-file
                                 (qwen-companion-proposal-path proposal))))
-                 (format "; the proposal of %s for it still waits"
+                 (format "; a proposal of %s for it is still open"
                          (mapconcat #'qwen-companion-proposal-client others ", "))
                ""))))
 
 (defun qwen-companion-review--read-reason (proposal)
-  "Read why PROPOSAL is rejected; return nil for nothing."
+  "Read the reason to reject PROPOSAL; return nil for an empty one."
   (unless (qwen-companion-proposal-held proposal)
     (qwen-companion-header-error
-     "This CLI takes no reason with a rejection; \\[qwen-companion-diff-comment] comments on a line"))
+     "This CLI accepts no reason with a rejection; \\[qwen-companion-diff-comment] comments on a line"))
   (let ((reason (string-trim (read-string "Reason, for the model: "))))
     (and (not (string-empty-p reason)) reason)))
 
@@ -1342,7 +1340,7 @@ names the file of another one."
   "Reject a proposal; nothing is written.
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one.  With a prefix argument, read a REASON,
-which the model is told; a CLI in its mode \"default\" takes none."
+for the model; a CLI in its mode \"default\" accepts none."
   (interactive
    (let ((file (qwen-companion-review--read "Reject")))
      (list file
@@ -1359,8 +1357,8 @@ which the model is told; a CLI in its mode \"default\" takes none."
 ;;;###autoload
 (defun qwen-companion-diff-empty (&optional file)
   "Reject a proposal and empty the buffer that visits its file.
-Use it to accept that a file becomes empty, which a CLI cannot be told.
-Emptying is one change to undo, and saving is up to you.
+Use it to make a file empty, which cannot be sent to a CLI.
+One `undo' reverts it; the buffer is not saved.
 
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
@@ -1377,7 +1375,7 @@ names the file of another one."
       (set-buffer-modified-p t)
       (undo-boundary))
     (pop-to-buffer buffer)
-    (message "qwen-companion: rejected; this buffer is empty, not saved yet")))
+    (message "qwen-companion: rejected; this buffer is now empty, not saved yet")))
 
 ;;;###autoload
 (defun qwen-companion-diff-open (&optional file)
@@ -1392,7 +1390,7 @@ SELECT non-nil means to select it."
   (let ((shown (qwen-companion-review-shown)))
     (when (and shown
                (or (not (eq shown proposal))
-                   ;; It is on a display where the user is not.
+                   ;; It is on another display than the user's.
                    (and select
                         (not (eq (frame-terminal)
                                  (frame-terminal
@@ -1416,7 +1414,7 @@ names the file of another one."
      ((qwen-companion-proposal-unsaved-copy proposal)
       (qwen-companion-review--remove-unsaved-copy proposal))
      ((null (qwen-companion-proposal-unsaved proposal))
-      (user-error "You have no unsaved text of %s"
+      (user-error "No unsaved text of %s"
                   (qwen-companion-proposal-display-path proposal)))
      (t
       (qwen-companion-review--make-unsaved-copy proposal)
@@ -1425,15 +1423,15 @@ names the file of another one."
         (qwen-companion-diff-open proposal))))))
 
 (defun qwen-companion-diff-show-warnings ()
-  "Show all that the header line of this review warns of, in full.
-In a narrow window, the header line has the beginnings only."
+  "Show the warnings of this review in full.
+A narrow header line truncates them."
   (interactive)
   (let ((warnings (cl-loop for (_ . text) in (qwen-companion-review-warning-parts
                                               (qwen-companion-review--find nil "show the warnings of"))
                            when text
                            collect (substring-no-properties (if (consp text) (car text) text)))))
     (unless warnings
-      (user-error "There is no warning about this proposal"))
+      (user-error "No warnings about this proposal"))
     (message "%s" (string-join warnings "\n"))))
 
 ;;;###autoload
@@ -1452,7 +1450,7 @@ names the file of another one.  See `qwen-companion-diff-style'."
           (cond ((not (eq (or style qwen-companion-diff-style) 'unified)) 'unified)
                 ((qwen-companion-proposal-file-p proposal) 'ediff)
                 (t 'plan)))
-    (qwen-companion-review--keep-style proposal)
+    (qwen-companion-review--fix-style proposal)
     (qwen-companion-diff-open proposal)))
 
 (defun qwen-companion-review-grouped ()
@@ -1467,14 +1465,14 @@ The sessions are in the order of their oldest proposals."
                                 #'qwen-companion-proposal-path))
 
 (defun qwen-companion-review--group (proposals key)
-  "Return PROPOSALS, those with the same KEY together, each where the first is."
+  "Return PROPOSALS with equal KEY adjacent, in the order of each group's first."
   (mapcan (lambda (value)
             (seq-filter (lambda (proposal) (equal value (funcall key proposal))) proposals))
           (delete-dups (mapcar key proposals))))
 
 (defun qwen-companion-review--after (proposal &optional back)
   "Return the open proposal after PROPOSAL, or with BACK the one before it.
-After the last one comes the first.  If PROPOSAL is not open, return nil."
+The first follows the last.  If PROPOSAL is not open, return nil."
   (let* ((all (if back
                   (reverse (qwen-companion-review-grouped))
                 (qwen-companion-review-grouped)))
@@ -1486,22 +1484,22 @@ After the last one comes the first.  If PROPOSAL is not open, return nil."
   "Go to the next open proposal.
 From a review, go to the next one of its CLI, then to those of other
 CLIs, and from the last to the first.  From a terminal, go to the oldest
-proposal of its CLI; from elsewhere to the one on the screen, else to
-the oldest.  With BACK non-nil, go to the one before."
+proposal of its CLI.  From another buffer, go to the proposal on the
+screen, else to the oldest.  With BACK non-nil, go to the previous one."
   (interactive)
   (let ((proposal (or (qwen-companion-review--after qwen-companion-proposal-current back)
                       (car (qwen-companion-review-of-terminal (current-buffer)))
                       (qwen-companion-review-shown)
                       (car (qwen-companion-proposals))
-                      (user-error "Nothing to review: no proposal waits"))))
+                      (user-error "Nothing to review: no open proposals"))))
     (qwen-companion-diff-open proposal)
-    ;; Without a message, after M-x Emacs looks at once for a shorter name of
-    ;; the command, for a second, in which no hunk would be drawn.
+    ;; Without a message, Emacs would search for a shorter name of the command
+    ;; after M-x; that takes a second, in which no hunk would be drawn.
     (message "%s" (qwen-companion-review-name proposal))))
 
 ;;;###autoload
 (defun qwen-companion-review-previous ()
-  "Go to the open proposal before this one, see `qwen-companion-review'."
+  "Go to the previous open proposal, see `qwen-companion-review'."
   (interactive)
   (qwen-companion-review t))
 
@@ -1511,18 +1509,18 @@ the oldest.  With BACK non-nil, go to the one before."
   "Seconds to wait for another proposal of a CLI whose turn has no known end.")
 
 (defun qwen-companion-review--activity (session)
-  "Return the activity of the CLI of SESSION, an id; nil when it has gone."
+  "Return the activity of the CLI of SESSION, an id, or nil if it has disconnected."
   (when-let* ((session (qwen-companion-backend-session session)))
     (or (qwen-companion-cli-state-activity (qwen-companion-session-state session))
         'unknown)))
 
-(defun qwen-companion-review--awaited-p (proposal)
+(defun qwen-companion-review--awaited-next-p (proposal)
   "Return non-nil when PROPOSAL is the awaited next one of its CLI."
-  (and qwen-companion-review--awaiting
+  (and qwen-companion-review--awaiting-next
        (equal (qwen-companion-proposal-session proposal)
-              (qwen-companion-proposal-session qwen-companion-review--awaiting))))
+              (qwen-companion-proposal-session qwen-companion-review--awaiting-next))))
 
-(defun qwen-companion-review--keep-style (proposal)
+(defun qwen-companion-review--fix-style (proposal)
   "Show the proposals of PROPOSAL's CLI in its style until the turn has ended."
   (let ((session (qwen-companion-proposal-session proposal)))
     (when (and (memq (qwen-companion-review--activity session) '(working asking))
@@ -1531,8 +1529,8 @@ the oldest.  With BACK non-nil, go to the one before."
             (qwen-companion-proposal-style proposal)))))
 
 (defun qwen-companion-review--show-after (proposal next place)
-  "Show NEXT, selected, in PLACE, after PROPOSAL was accepted there.
-If both are of one CLI, show NEXT in the same style."
+  "Show NEXT, selected, in PLACE, where PROPOSAL was accepted.
+If both are from the same CLI, use the same style."
   (when (and (equal (qwen-companion-proposal-session proposal)
                     (qwen-companion-proposal-session next))
              (qwen-companion-proposal-file-p proposal)
@@ -1541,55 +1539,56 @@ If both are of one CLI, show NEXT in the same style."
     (setf (qwen-companion-proposal-style next) (qwen-companion-proposal-style proposal)))
   (qwen-companion-review-replace next place))
 
-(defun qwen-companion-review--wait (proposal place)
+(defun qwen-companion-review--wait-for-next (proposal place)
   "Wait in PLACE for the next proposal of the CLI of PROPOSAL, which has ended.
-Keys go nowhere meanwhile: in the terminal one could answer unseen."
-  (setq qwen-companion-review--awaiting proposal)
+Keys have no effect meanwhile: in the terminal, one could answer a prompt
+that the user has not seen."
+  (setq qwen-companion-review--awaiting-next proposal)
   (qwen-companion-review-show 'waiting proposal place)
   (when (eq 'unknown (qwen-companion-review--activity
                       (qwen-companion-proposal-session proposal)))
     (run-at-time qwen-companion-review--wait-seconds nil
-                 #'qwen-companion-review--waited proposal)))
+                 #'qwen-companion-review--wait-timed-out proposal)))
 
-(defun qwen-companion-review--waited (proposal)
-  "Stop waiting for the proposal after PROPOSAL: it should have come by now."
-  (when (eq proposal qwen-companion-review--awaiting)
+(defun qwen-companion-review--wait-timed-out (proposal)
+  "Stop waiting for the proposal after PROPOSAL, because time is up."
+  (when (eq proposal qwen-companion-review--awaiting-next)
     (qwen-companion-review-stop-waiting)))
 
 (defun qwen-companion-review-stop-waiting ()
-  "Wait no longer for the next proposal of a CLI; restore the windows."
+  "Stop waiting for the next proposal of a CLI; restore the windows."
   (interactive (qwen-companion-buffers-require-mode 'qwen-companion-waiting-mode)
                qwen-companion-waiting-mode)
-  (when-let* ((proposal qwen-companion-review--awaiting))
-    (setq qwen-companion-review--awaiting nil)
+  (when-let* ((proposal qwen-companion-review--awaiting-next))
+    (setq qwen-companion-review--awaiting-next nil)
     (qwen-companion-review-hide 'waiting proposal)
     (qwen-companion-review-schedule)))
 
 (defun qwen-companion-review-sessions-changed ()
-  "Forget the kept style and the wait of each CLI that is in no turn any more."
+  "Forget the style and end the wait of each CLI whose turn has ended."
   (let ((over-p (lambda (session)
                   (memq (qwen-companion-review--activity session)
                         '(nil idle cancelled)))))
     (setq qwen-companion-review--styles
           (cl-delete-if over-p qwen-companion-review--styles :key #'car))
-    (when-let* ((proposal qwen-companion-review--awaiting)
+    (when-let* ((proposal qwen-companion-review--awaiting-next)
                 ((funcall over-p (qwen-companion-proposal-session proposal))))
-      (message "qwen-companion: %s has proposed all changes of its turn"
+      (message "qwen-companion: %s has ended its turn, no more proposals"
                (qwen-companion-untrusted-text (qwen-companion-proposal-client proposal)))
       (qwen-companion-review-stop-waiting))))
 
 ;;;###autoload
 (defun qwen-companion-diff-accept-next (&optional file)
   "Accept a proposal with your edits and go to the next one.
-If none waits, but the CLI is in the middle of a turn, wait for its next
-one in the place of this one.
+If none is open, but the CLI is in a turn, wait for its next one in this
+one's window.
 
 Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let* ((proposal (qwen-companion-review--find file "accept"))
          (next (qwen-companion-review--after proposal))
-         (place (qwen-companion-review-place
+         (place (qwen-companion-review-slot
                  (qwen-companion-proposal-style proposal) proposal)))
     (qwen-companion-diff-accept proposal)
     (cond
@@ -1599,11 +1598,11 @@ names the file of another one."
            (memq (qwen-companion-review--activity
                   (qwen-companion-proposal-session proposal))
                  '(working asking unknown)))
-      (qwen-companion-review--wait proposal place)))))
+      (qwen-companion-review--wait-for-next proposal place)))))
 
 ;;; Repeated keys
 
-;; Keys that do the same, or nothing, where one gets to by them.
+;; These keys have the same effect, or none, in the buffers they lead to.
 (defvar qwen-companion-review-repeat-map
   (qwen-companion-buffers-keymap
    "]" #'qwen-companion-review
@@ -1628,22 +1627,22 @@ names the file of another one."
   "Keymap for reviews in a terminal, behind a prefix key.")
 
 ;; C-c and a punctuation character is for minor modes by convention.  The
-;; CLIs know single keys only (qwen 0.24: Ctrl or Alt with a letter and the
-;; arrows), and C-c never reaches them by itself: vterm, eat and term all
-;; take it as a prefix, C-c C-c sends it.  Behind it vterm and eat have
-;; control keys, and term has the keys of C-x, of which `,' is none.
+;; CLIs use single keys only (qwen 0.24: Ctrl or Alt with a letter and the
+;; arrows).  C-c alone never reaches them: it is a prefix in vterm, eat and
+;; term, and C-c C-c sends it.  After C-c, vterm and eat bind control keys,
+;; and term binds the keys of C-x, which do not include `,'.
 (defvar qwen-companion-review-keys-mode-map
   (let ((map (make-sparse-keymap)))
     (define-key map (kbd "C-c")
                 `(menu-item "" ,(let ((prefix (make-sparse-keymap)))
-                                  ;; Which-key shows the name.
+                                  ;; For which-key.
                                   (define-key prefix ","
                                               (cons "qwen-companion"
                                                     qwen-companion-review-command-map))
                                   (dolist (key '("C-c" "C-k"))
                                     (define-key prefix (kbd key)
                                                 '(menu-item "" qwen-companion-review-ask
-                                                            :filter qwen-companion-review--while-waiting)))
+                                                            :filter qwen-companion-review--if-pending)))
                                   prefix)
                             :filter qwen-companion-review--terminal-prefix))
     ;; As in the other terminals; term would send them.
@@ -1661,20 +1660,20 @@ names the file of another one."
 (defvar term-raw-map)
 
 (defun qwen-companion-review--in-char-mode (binding)
-  "Return BINDING where term sends all keys to its program, else nil."
+  "Return BINDING if term sends all keys to its program, else nil."
   (and (derived-mode-p 'term-mode) (eq (current-local-map) term-raw-map) binding))
 
-(defun qwen-companion-review--while-waiting (command)
-  "Return COMMAND if a review of the CLI in this terminal waits, else nil."
+(defun qwen-companion-review--if-pending (command)
+  "Return COMMAND if the CLI in this terminal has an open review, else nil."
   (and (qwen-companion-review-of-terminal (current-buffer)) command))
 
 (defun qwen-companion-review-ask ()
-  "Ask whether to accept or reject the waiting proposal of this terminal's CLI.
-Its review shows this key as its own while the terminal is selected.  The
-third answer is what the key does in the terminal otherwise."
+  "Ask whether to accept or reject the open proposal of this terminal's CLI.
+The review shows this key while the terminal is selected.  The third
+choice is the key's usual effect in the terminal."
   (interactive)
   (let* ((waiting (or (qwen-companion-review-of-terminal (current-buffer))
-                      (user-error "No review of the CLI in this buffer waits")))
+                      (user-error "The CLI in this buffer has no open proposal")))
          (proposal (or (car (memq (qwen-companion-review-shown) waiting))
                        (car waiting)))
          (keys (this-command-keys))
@@ -1692,15 +1691,15 @@ third answer is what the key does in the terminal otherwise."
       (?a (qwen-companion-diff-accept proposal))
       (?r (qwen-companion-diff-reject proposal))
       (?c (let ((qwen-companion-review-keys-mode nil))
-            ;; Terminals send the key that was pressed, which is the answer now.
+            ;; Terminals send the last key, which is now the answer.
             (execute-kbd-macro keys))))))
 
 (define-minor-mode qwen-companion-review-keys-mode
   "Minor mode of the terminals in which a CLI was started.
 \\<qwen-companion-review-keys-mode-map>\\[qwen-companion-review] goes to the review of the CLI in this terminal,
 \\[qwen-companion-diff-accept] accepts its proposal, \\[qwen-companion-diff-reject] rejects it, and
-\\[qwen-companion-diffs] lists all proposals that wait.
-While a review of the CLI waits, \\[qwen-companion-review-ask] asks whether to accept or reject.
+\\[qwen-companion-diffs] lists all open proposals.
+While the CLI has an open review, \\[qwen-companion-review-ask] asks whether to accept or reject.
 \\[qwen-companion-terminal-escape] sends Esc, which interrupts the CLI; in a text terminal,
 where the key Esc does not reach it, the mode line says so."
   :lighter (:eval (qwen-companion-review--escape-hint))
@@ -1708,15 +1707,15 @@ where the key Esc does not reach it, the mode line says so."
   :keymap qwen-companion-review-keys-mode-map)
 
 (defun qwen-companion-review--escape-hint ()
-  "Return the mode line's part about Esc, or nil where the key itself works.
-In the buffer of a terminal outside of Emacs no key does."
+  "Return the mode line's part about Esc, or nil if the key itself works.
+Return nil also in the buffer of a terminal outside Emacs."
   (unless (or (display-graphic-p) qwen-companion-terminal-outside)
     (substitute-command-keys " Esc:\\[qwen-companion-terminal-escape]")))
 
 (defun qwen-companion-review--terminal-prefix (keymap)
-  "Return KEYMAP if its first key is a prefix here anyway, else nil.
-It is none in a terminal that sends every key to its program, like eat in
-its char mode, or term with another `term-escape-char'."
+  "Return KEYMAP if its first key is already a prefix here, else nil.
+The key is no prefix in a terminal that sends every key to its program,
+like eat in its char mode, or term with another `term-escape-char'."
   (let ((qwen-companion-review-keys-mode nil))
     (and (keymapp (key-binding (kbd "C-c"))) keymap)))
 

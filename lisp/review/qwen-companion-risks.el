@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; A CLI writes all files that it may write, and a model can be talked into
-;; anything.  Some files deserve a closer look: those that make this machine
-;; run something, those outside of the workspace despite their name, and
-;; those whose names are misleading.  A review of such a file warns of it.
+;; A prompt injection can make a model write any file that its CLI may write.
+;; A review warns of risky files: those that make this machine run something,
+;; those that a link puts outside of the workspace, and those with a
+;; misleading name.
 
 ;;; Code:
 
@@ -57,12 +57,11 @@
     ("agents" ".mcp.json" ".claude/settings.json"
      ".claude/settings.local.json" ".cursor/mcp.json" ".cursor/hooks.json"))
   "Files that make a machine run something without being asked to.
-A review of one has a warning.  An alist (PROGRAM . NAMES).  PROGRAM
-runs what they say at its start, or when it comes across them.  A name
-that does not begin with a slash is the end of a file's name; in it, *
-stands for anything.  Files that run only when somebody asks for it are
-not included, such as \"Makefile\", \"package.json\" and tests; add those
-of which you want to be warned."
+A review of one has a warning.  The value is an alist (PROGRAM . NAMES);
+PROGRAM runs the files at its start, or when it finds them.  A name that
+does not begin with a slash matches the end of a file name; in it, *
+matches anything.  Files that run only on request are not included, such
+as \"Makefile\", \"package.json\" and tests; add them to be warned."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Program")
                 :value-type (repeat :tag "Files" string)))
@@ -77,7 +76,7 @@ of which you want to be warned."
 
 (defun qwen-companion-risks-run-warning (path)
   "Return a warning if a file named PATH can run code, or nil.
-Only the name counts: the file may be on another machine."
+Only the name is examined: the file may be on another machine."
   ;; Some file systems ignore case.
   (let ((case-fold-search t))
     (when-let* ((entry (cl-find-if
@@ -88,9 +87,9 @@ Only the name counts: the file may be on another machine."
 
 (defun qwen-companion-risks-examine (path roots)
   "Return (REAL . WARNING) about writing the local file PATH.
-REAL is the file that would be written, or nil if PATH is accurate: there
-is no symbolic link, or one that stays in ROOTS, a list of directories.
-WARNING is one line, or nil."
+If PATH is a symbolic link to a risky file, or to one outside of ROOTS, a
+list of directories, REAL is its target, else nil.  WARNING is one line,
+or nil."
   (let* ((file-name-handler-alist nil)
          (real (file-truename path))
          (link (not (equal real path)))
@@ -109,7 +108,7 @@ WARNING is one line, or nil."
                   (format (if out "a link out of the workspace to %s" "a link to %s")
                           (qwen-companion-untrusted-path real)))
                 (unless (equal path (qwen-companion-untrusted-text path))
-                  "its name has invisible characters, shown escaped"))))
+                  "its name has invisible characters (escaped here)"))))
     (cons (and (or out hidden) real)
           (when (setq warnings (delq nil warnings))
             (mapconcat #'identity warnings "; ")))))

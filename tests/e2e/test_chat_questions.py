@@ -46,7 +46,7 @@ def test_a_file_that_is_written(stage: Stage) -> None:
     stage.screen.keys("C-c", "C-v")
     stage.screen.wait_for("1 of 1 hunk kept")
     stage.screen.keys("e")
-    stage.screen.wait_for("put it into the proposal")
+    stage.screen.wait_for("apply to the proposal")
     # Point is at the change.
     stage.screen.type("# Mine.")
     stage.screen.keys("Enter", "C-c", "C-c")

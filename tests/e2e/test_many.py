@@ -65,7 +65,7 @@ def test_two_clis_wait_for_their_reviews(stage: Stage) -> None:
     stage.screen.wait_for("Qwen[2!1]")
     stage.screen.wait_gone("other/notes.txt")
     stage.screen.keys("C-c", "C-k")
-    stage.screen.wait_for("No proposal waits")
+    stage.screen.wait_for("No open proposals")
     assert stage.sandbox.greeting.read_text() == GREETING
     # What the keys did not take, the CLI got: it is told to end by two C-c.
     stage.emacs.eval("(progn (switch-to-buffer \"*qwen: other*\") (delete-other-windows) nil)")  # fmt: skip

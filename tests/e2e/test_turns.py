@@ -137,7 +137,7 @@ def test_edits_that_the_cli_drops_are_said_kept_and_applied(stage: Stage) -> Non
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     stage.screen.wait_until(
-        lambda: "your edits are not in it" in stage.emacs.buffer_text("*Messages*"), "the offer to apply the edits"
+        lambda: "was written without your edits" in stage.emacs.buffer_text("*Messages*"), "the offer to apply the edits"
     )
     said = r"in the terminal, where Qwen Code \S+ writes its own text without your edits"
     assert re.search(said, stage.emacs.buffer_text("*Messages*"))
@@ -256,7 +256,7 @@ def test_a_cli_killed_in_a_review_leaves_the_text(stage: Stage) -> None:
     stage.sandbox.kill_clis()
     wait_for_kept_edits(stage)
     stage.screen.keys("C-c", "C-c")
-    stage.wait_until_said("greeting.py has ended before you answered")
+    stage.wait_until_said("greeting.py ended before your answer")
     stage.emacs.eval("(setq qwen-companion-review--late-key-seconds 1.5)")
     stage.screen.wait_for(NO_SESSION)
     assert_review_gone(stage)
@@ -397,7 +397,7 @@ def test_several_edits_of_one_file_in_one_message(stage: Stage) -> None:
     stage.emacs.eval("(mapc #'qwen-companion-disk--give-up (copy-sequence qwen-companion-disk--writes))")
     stage.emacs.eval(f"(setq qwen-companion-disk--patience {patience})")
     assert greeting.read_text() == before.replace('"good day "', '"hi "')
-    assert "holds the change accepted before, but not this one" in stage.emacs.buffer_text("*Messages*")
+    assert "has the change accepted before, but not this one" in stage.emacs.buffer_text("*Messages*")
     kept = stage.emacs.buffer_text("*qwen-companion kept: greeting.py*")
     assert kept == before.replace('"good day "', '"hi "').replace('"moon"', '"sun"') + "# mine\n"
     stage.emacs.eval("(qwen-companion-kept-discard)")

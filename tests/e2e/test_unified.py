@@ -256,7 +256,7 @@ def test_what_is_dropped_is_not_written(stage: Stage) -> None:
     client = open_review(stage)
     stage.screen.keys("n", "k")
     stage.screen.wait_for("2 of 3 hunks kept")
-    stage.screen.wait_for("dropped, u brings it back")
+    stage.screen.wait_for("dropped, u restores it")
     assert re.match(r"test-client \d+ in \S+ reviewing\nmouse-1: menu", stage.emacs.text(LIGHTER_HELP))
     stage.screen.keys("o")
     stage.screen.wait_for("0 of 3 hunks kept")
@@ -284,7 +284,7 @@ def test_to_ediff_and_back_by_one_key(stage: Stage) -> None:
 def test_lines_are_edited_in_the_mode_of_the_file(stage: Stage) -> None:
     client = open_review(stage)
     stage.screen.keys("e")
-    stage.screen.wait_for("put it into the proposal")
+    stage.screen.wait_for("apply to the proposal")
     # Point is on the change, not on what is around it.
     stage.screen.type("first", seen="firstline five")
     stage.screen.keys("C-c", "C-c")

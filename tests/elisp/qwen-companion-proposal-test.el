@@ -161,7 +161,7 @@
       (when shown
         (qwen-companion-proposal-test--prepare proposal))
       (qwen-companion-test-edit proposal "mine\n")
-      (qwen-companion-test-said "a\\.txt waits for your answer"
+      (qwen-companion-test-said "a\\.txt put aside"
         (kill-buffer (qwen-companion-proposal-buffer proposal)))
       (should-not (qwen-companion-test-outcomes))
       (qwen-companion-diff-accept)
@@ -202,8 +202,8 @@ is kept."
   (qwen-companion-test-with-proposals '(("a.txt" "one\n"))
     (dolist (command '(qwen-companion-diff-accept qwen-companion-diff-reject
                                                   qwen-companion-diff-open))
-      (qwen-companion-test-refused "no proposal waits" (funcall command))
-      (qwen-companion-test-refused "Nothing is proposed for" (funcall command "a.txt")))))
+      (qwen-companion-test-refused "no open proposals" (funcall command))
+      (qwen-companion-test-refused "No proposal for" (funcall command "a.txt")))))
 
 (ert-deftest qwen-companion-proposal-test-ambiguity-is-an-error ()
   (qwen-companion-test-with-proposals '(("a.txt" "one\n") ("b.txt" "one\n"))
@@ -322,10 +322,10 @@ is kept."
                                                :client "gemini")))
       (should (= 2 (length (qwen-companion-proposals))))
       (qwen-companion-proposal-test--prepare second)
-      (qwen-companion-test-said "the proposal of gemini for it still waits"
+      (qwen-companion-test-said "a proposal of gemini for it is still open"
         (qwen-companion-diff-accept first))
       (with-current-buffer (qwen-companion-proposal-buffer second)
-        (should (qwen-companion-test-header-p "proposed  by gemini  .*another one, by qwen, was accepted"))
+        (should (qwen-companion-test-header-p "proposed  by gemini  .*a proposal by qwen was accepted meanwhile"))
         (should (equal "three\n" (buffer-string))))
       ;; The other is compared with that already, and to write it is no news.
       (qwen-companion-test-write "a.txt" "two\n")
@@ -335,7 +335,7 @@ is kept."
         (should (= 0 refreshed)))
       (with-current-buffer (qwen-companion-proposal-disk-buffer second)
         (should (equal "two\n" (buffer-string)))
-        (should (string-match-p "as qwen leaves it" (qwen-companion-test-header)))
+        (should (string-match-p "with the change by qwen" (qwen-companion-test-header)))
         (should buffer-read-only))
       (should (equal '((accepted "two\n")) (qwen-companion-test-outcomes))))))
 
@@ -644,18 +644,18 @@ that of the unified review."
   "Check that PROPOSAL is accepted now if SAME, else that another text is merged."
   (if same
       (qwen-companion-diff-accept proposal)
-    (qwen-companion-test-refused "which is being merged" (qwen-companion-diff-accept proposal)))
+    (qwen-companion-test-refused "merging it, then accept again" (qwen-companion-diff-accept proposal)))
   (should (equal (and same '((accepted "two\n"))) (qwen-companion-test-outcomes))))
 
 (ert-deftest qwen-companion-proposal-test-states-of-the-file-on-disk ()
   "Deleted, a directory, or already as proposed: each in its own words."
   (pcase-dolist (`(,change ,note ,side ,refusal)
                  (list (list (lambda () (delete-file "a.txt"))
-                             "deleted since" "not on disk any more"
-                             "a\\.txt was deleted or renamed after this was proposed")
+                             "deleted since" "deleted from disk"
+                             "a\\.txt was deleted or renamed after the proposal")
                        (list (lambda () (rename-file "a.txt" "b.txt"))
-                             "deleted since" "not on disk any more"
-                             "a\\.txt was deleted or renamed after this was proposed")
+                             "deleted since" "deleted from disk"
+                             "a\\.txt was deleted or renamed after the proposal")
                        (list (lambda () (delete-file "a.txt") (make-directory "a.txt"))
                              "a directory since" "a directory on disk"
                              "a\\.txt has become a directory")
@@ -1021,7 +1021,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (qwen-companion-proposal-test--prepare second)
       (qwen-companion-test-edit second "mine\n")
       (should (qwen-companion-test-header-p "a\\.txt.*  edited by you.*  qwen may fail to write your edits  " (qwen-companion-proposal-buffer second)))
-      (qwen-companion-test-said "a\\.txt holds the change accepted before, but not this one; .*kept"
+      (qwen-companion-test-said "a\\.txt has the change accepted before, but not this one; .*kept"
         (qwen-companion-proposal-test--accept second)
         (qwen-companion-proposal-test--answer-merge "ONE\nTWO\nmine\n")
         (qwen-companion-test-write "a.txt" "ONE\n2\n" 2)
@@ -1113,7 +1113,7 @@ The CLI writes both one after the other, and nothing is amiss."
       (let ((said (qwen-companion-test-messages
                     (qwen-companion-test-write "a.txt" "two\n" 2)
                     (qwen-companion-proposal-test--settle))))
-        (should (string-match-p "is written, your edits are not in it" said))
+        (should (string-match-p "was written without your edits" said))
         (should (= 1 (length (split-string said "\n")))))
       ;; A newer proposal is accepted without edits and written.
       (should-not (string-match-p
@@ -1191,9 +1191,9 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
   (dolist (shown '(before after nil))
     (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "1\n2\n3\n4\n5\n6\nmine\n" shown
       (if shown
-          (should (string-search "merged with what was written since"
+          (should (string-search "merged with later writes"
                                  (qwen-companion-proposal-test--header proposal)))
-        (qwen-companion-test-refused "a\\.txt was written after this was proposed"
+        (qwen-companion-test-refused "a\\.txt changed on disk after it was proposed"
           (qwen-companion-diff-accept proposal))
         (should-not (qwen-companion-test-outcomes)))
       (qwen-companion-diff-accept proposal)
@@ -1212,16 +1212,16 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
   (dolist (shown '(before after nil))
     (qwen-companion-proposal-test-with-written "ONE\n2\n3\n4\n5\n6\n7\n" "mine\n2\n3\n4\n5\n6\n7\n" shown
       (when shown
-        (should (string-search "changed since in the same lines" (qwen-companion-proposal-test--header proposal))))
+        (should (string-search "same lines changed since" (qwen-companion-proposal-test--header proposal))))
       (let ((before (qwen-companion-proposal-text proposal)))
         (should (equal "ONE\n2\n3\n4\n5\n6\n7\n" before)))
-      (qwen-companion-test-refused "written after this was proposed" (qwen-companion-diff-accept proposal))
+      (qwen-companion-test-refused "changed on disk after it was proposed" (qwen-companion-diff-accept proposal))
       (when shown
         (should (string-search "1 conflict" (qwen-companion-proposal-test--header proposal))))
       (should (string-prefix-p "<<<<<<< proposed\nONE\n||||||| before\n1\n=======\nmine\n>>>>>>> on disk\n"
                                (qwen-companion-proposal-text proposal)))
       (dotimes (_ 2)
-        (qwen-companion-test-refused "has conflicts with what was written since" (qwen-companion-diff-accept proposal)))
+        (qwen-companion-test-refused "has conflicts with the file on disk" (qwen-companion-diff-accept proposal)))
       (should-not (qwen-companion-test-outcomes))
       (with-current-buffer (qwen-companion-proposal-buffer proposal)
         (goto-char (point-min))

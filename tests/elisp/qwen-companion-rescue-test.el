@@ -164,7 +164,7 @@ Wait until the companion has found out, and return what it says."
         (let* ((window (selected-window))
                (said (qwen-companion-rescue-test--accept "two\n" "three\n"))
                (difference (get-buffer "*qwen-companion difference: a.txt*")))
-          (should (string-match-p "a\\.txt does not hold what was accepted; .*\\*qwen-companion kept: a\\.txt\\*"
+          (should (string-match-p "a\\.txt does not have the accepted text; .*\\*qwen-companion kept: a\\.txt\\*"
                                   said))
           (should (string-match-p "\\*qwen-companion difference: a\\.txt\\*" said))
           (with-current-buffer "*qwen-companion kept: a.txt*"
@@ -193,7 +193,7 @@ What a formatter does right after the write is not."
                      (qwen-companion-test-wait-for (null (get-process "qwen-companion-diff"))))))
         (if exactly
             (should-not (qwen-companion-rescue-buffers))
-          (should (string-match-p "a\\.txt does not hold what was accepted" said))
+          (should (string-match-p "a\\.txt does not have the accepted text" said))
           (qwen-companion-kept-apply)
           (should (equal "two\n" (buffer-string))))))))
 
@@ -243,7 +243,7 @@ What a formatter does right after the write is not."
       (with-current-buffer (window-buffer (get-buffer-window "*qwen-companion difference: a.txt*"))
         (should (string-suffix-p "-two\n+caf\u00e9\n" (buffer-string))))
       (write-region "two\n" nil "a.txt" nil 'silent)
-      (should (string-match-p "holds that text" (funcall compare)))
+      (should (string-match-p "already has that text" (funcall compare)))
       (delete-file "a.txt")
       (funcall compare)
       (with-current-buffer "*qwen-companion difference: a.txt*"

@@ -632,7 +632,7 @@
                      "*qwen-companion hunks: a.txt*"))
              (name (lambda () (qwen-companion-test-selected))))
         (set-frame-size (selected-frame) 80 18)
-        (qwen-companion-test-said "no room to show it beside this window: M-x qwen-companion-review"
+        (qwen-companion-test-said "no room beside this window, M-x qwen-companion-review"
           (qwen-companion-test-propose "a.txt" "two\n"))
         (qwen-companion-test-show-next)
         (should (equal '("*terminal*") (qwen-companion-test-shown)))
@@ -722,7 +722,7 @@
       (with-current-buffer one (insert "1\n"))
       (with-current-buffer other (insert "2\n"))
       (ediff-buffers one other)
-      (qwen-companion-test-said "it waits until the Ediff session is over"
+      (qwen-companion-test-said "it will open after the Ediff session"
         (setq proposal (qwen-companion-test-propose "a.txt" "two\n")))
       (qwen-companion-test-show-next)
       (should-not (qwen-companion-proposal-seen proposal))
@@ -1073,7 +1073,7 @@ terminal that is dedicated or in a side window."
                       ((symbol-function 'ediff-recenter) #'ignore))
               (let ((said (qwen-companion-test-messages
                             (qwen-companion-diff-open proposal))))
-                (should-not (string-match-p "could not be shown" said)))))
+                (should-not (string-match-p "cannot show" said)))))
           (should (eq proposal (qwen-companion-review-shown)))
           (should-not (window-minibuffer-p))
           (qwen-companion-diff-reject proposal)
@@ -1111,7 +1111,7 @@ terminal that is dedicated or in a side window."
              (said (cl-progv (list hook)
                        (list (list (lambda () (qwen-companion-test-close proposal))))
                      (qwen-companion-test-messages (qwen-companion-test-show proposal)))))
-        (should-not (string-match-p "could not be shown" said))
+        (should-not (string-match-p "cannot show" said))
         (should (eq 'closed (qwen-companion-proposal-state proposal)))
         (should-not (cl-some #'buffer-live-p buffers))
         (should-not (get-buffer "*Ediff Control Panel*"))
@@ -1127,7 +1127,7 @@ terminal that is dedicated or in a side window."
                     (let ((ediff-number-of-differences nil))
                       (qwen-companion-review-unsaved-changed 'ediff proposal)
                       (qwen-companion-review-refresh 'ediff proposal))))))
-      (should-not (string-match-p "could not be shown"
+      (should-not (string-match-p "cannot show"
                                   (qwen-companion-test-messages
                                     (qwen-companion-test-show proposal))))
       (should (eq proposal (qwen-companion-review-shown))))))
@@ -1150,7 +1150,7 @@ terminal that is dedicated or in a side window."
           (let ((said (qwen-companion-test-messages (execute-kbd-macro (kbd key)))))
             (should (eq (equal key "x") (and pressed t)))
             (unless (equal key "x")
-              (should (string-match-p "a\\.txt has ended before you answered" said))))
+              (should (string-match-p "a\\.txt ended before your answer" said))))
           ;; Only the next key.
           (execute-kbd-macro (kbd key))
           (should pressed))))))

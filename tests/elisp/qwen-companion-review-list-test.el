@@ -53,7 +53,7 @@
       (qwen-companion-test-propose "src/a.txt" "1\nzwei\ndrei\nfour\n" :client "Qwen Code 0.24.4")
       (qwen-companion-diffs)
       (qwen-companion-test-wait-for
-       (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "waits"))
+       (equal (list (list "src/a.txt" "Qwen Code 0.24.4" project "+3 -2" "0 s" "new"))
               (qwen-companion-review-list-test--lines))))))
 
 (ert-deftest qwen-companion-review-list-test-names-another-cli-at-the-file ()
@@ -65,8 +65,8 @@
       (let* ((one (qwen-companion-test-propose "a.txt" "2\n" :client "Qwen Code" :session "s"))
              (third (qwen-companion-test-propose "b.txt" "3\n" :client "Qwen Code" :session "s"))
              (other (qwen-companion-test-propose "a.txt" "3\n" :client "Gemini CLI" :session "t")))
-        (should (warns-p one "Gemini CLI proposes a change of it too"))
-        (should (warns-p other "Qwen Code proposes a change of it too"))
+        (should (warns-p one "Gemini CLI also proposes a change"))
+        (should (warns-p other "Qwen Code also proposes a change"))
         (should-not (warns-p third "too"))
         (qwen-companion-test-propose "b.txt" "4\n" :client "Qwen Code" :session "u")
         ;; Two of one name are told apart.
@@ -74,13 +74,13 @@
                           (:id "u" :client "Qwen Code" :version "1" :pid 12)
                           (:id "t" :client "Gemini CLI" :version "1" :pid 13))))
           (qwen-companion-test-set-sessions sessions)
-          (should (warns-p third "Qwen Code in process 12 proposes a change of it too"))
+          (should (warns-p third "Qwen Code in process 12 also proposes a change"))
           (qwen-companion-test-set-sessions
            (mapcar (lambda (session)
                      (append (list :directory (concat "/trees/" (plist-get session :id))) session))
                    sessions))
-          (should (warns-p third "Qwen Code in u proposes a change of it too"))
-          (should (warns-p one "Gemini CLI proposes a change of it too"))
+          (should (warns-p third "Qwen Code in u also proposes a change"))
+          (should (warns-p one "Gemini CLI also proposes a change"))
           (qwen-companion-test-set-sessions nil))
         (qwen-companion-test-propose "c.txt" "4\n" :client "Qwen Code" :session "s")
         (should (equal '("s" "s" "s" "t" "u")
@@ -95,7 +95,7 @@
                  qwen-companion-journal--turns)
         (unwind-protect
             (let ((qwen-companion-proposal-rival-functions '(qwen-companion-journal--rival)))
-              (should (warns-p other "Qwen Code is changing it too"))
+              (should (warns-p other "Qwen Code is also changing it"))
               (should-not (warns-p third "is changing"))
               (setf (qwen-companion-proposal-session other) "s")
               (should-not (warns-p other "too")))
@@ -114,7 +114,7 @@
           (should (string-match-p "on disk" (cdr (against one))))
           (should (equal "1\n2\n3\n" (car (against one))))
           (qwen-companion-diff-open other)
-          (should (string-match-p "as Qwen Code leaves it" (cdr (against other))))
+          (should (string-match-p "with the change by Qwen Code" (cdr (against other))))
           (should (equal "ONE\n2\n3\n" (car (against other))))
           (if (not accepts)
               (qwen-companion-diff-reject one)
@@ -145,7 +145,7 @@
                 80))
     (should-not truncate-lines)
     (should word-wrap)
-    (qwen-companion-test-go-to "waits")
+    (qwen-companion-test-go-to "new")
     (should (looking-at "  runs at the next commit"))))
 
 (ert-deftest qwen-companion-review-list-test-new-file-and-edits-are-counted ()
@@ -156,7 +156,7 @@
       (qwen-companion-test-editing proposal (insert "0\n"))
       (with-current-buffer "*qwen-companion proposals*" (revert-buffer))
       (qwen-companion-test-wait-for (member "+3 -0" (car (qwen-companion-review-list-test--lines))))
-      (should (member "waits, edited" (car (qwen-companion-review-list-test--lines))))))
+      (should (member "new, edited" (car (qwen-companion-review-list-test--lines))))))
   ;; A file and a proposal that both have CR LF differ only in changed lines.
   (qwen-companion-review-list-test-with '(("a.txt" "1\r\n2\r\n"))
     (qwen-companion-test-propose "a.txt" "1\r\n3\r\n")
@@ -174,7 +174,7 @@
   "Proposals come, are shown, put aside and end; point stays on its line."
   (qwen-companion-review-list-test-with '(("a.txt" "1\n") ("b.txt" "1\n"))
     (qwen-companion-diffs)
-    (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0)))
+    (should (equal '("No open proposals") (qwen-companion-review-list-test--column 0)))
     (let ((a (qwen-companion-test-propose "a.txt" "2\n")))
       (should (equal '("a.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-test-propose "b.txt" "2\n" :session "session-2")
@@ -188,7 +188,7 @@
           (should (looking-at-p "  b\\.txt"))))
       (should (equal '("b.txt") (qwen-companion-review-list-test--column 0)))
       (qwen-companion-diff-reject)
-      (should (equal '("No proposal waits") (qwen-companion-review-list-test--column 0))))))
+      (should (equal '("No open proposals") (qwen-companion-review-list-test--column 0))))))
 
 (ert-deftest qwen-companion-review-list-test-mouse ()
   "A click opens its review; the context menu acts on the line that is clicked."

@@ -101,7 +101,7 @@ A text that is nil removes the line."
                    ("a\nb\n" "" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +0,0 @@\n-a\n-b\n")
                    ("a\nb" "a\nb\n" "--- a/a.txt\n+++ b/a.txt\n@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+b\n")
                    ("a\nb\nc" "A\nb\nc" "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n-a\n+A\n b\n c\n\\ No newline at end of file\n")
-                   ("a\n" "a\n" "--- a/a.txt\n+++ b/a.txt\nThere is no difference any more.\n")))
+                   ("a\n" "a\n" "--- a/a.txt\n+++ b/a.txt\nNo differences left.\n")))
     (qwen-companion-review-unified-test-with-review old new
       (should (equal shown (buffer-string)))
       (should (equal (not (equal old new)) (looking-at "@@ ")))
@@ -113,7 +113,7 @@ A text that is nil removes the line."
     (let ((before (buffer-string)))
       (qwen-companion-test-press "n" "k")
       (should (equal "2 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
-      (should (looking-at "@@ -17,7 \\+17,7 @@ dropped, u brings it back\n"))
+      (should (looking-at "@@ -17,7 \\+17,7 @@ dropped, u restores it\n"))
       (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
                      (qwen-companion-proposal-text proposal)))
       ;; Said in text, and to be seen.
@@ -237,7 +237,7 @@ A text that is nil removes the line."
     (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el")
     (should (looking-at "@@ -1,3 \\+1,3 @@ one$"))
     (qwen-companion-test-press "k")
-    (should (looking-at "@@ -1,3 \\+1,3 @@ one dropped, u brings it back$"))
+    (should (looking-at "@@ -1,3 \\+1,3 @@ one dropped, u restores it$"))
     (qwen-companion-diff-reject)
     (let ((qwen-companion-review-unified--mode-seconds 0))
       (qwen-companion-review-unified-test--review "(defun one ()\n  \"Text.\"\n  2)\n" "a.el"))
@@ -335,7 +335,7 @@ A text that is nil removes the line."
         (should (equal "*qwen-companion next: a.txt*" (selected)))
         (should (equal place (window-edges)))
         (should (get-buffer-window "*terminal*"))
-        (should (string-search "The next change by qwen comes here"
+        (should (string-search "The next change by qwen will appear here"
                                (qwen-companion-test-buffer-text (window-buffer))))
         ;; That of another CLI waits, and so does the key.
         (propose "b.txt" "other")
@@ -357,7 +357,7 @@ A text that is nil removes the line."
         (qwen-companion-review)
         (should (equal "*qwen-companion hunks: a.txt*" (selected)))
         (qwen-companion-test-press "A")
-        (qwen-companion-test-said "qwen has proposed all changes of its turn"
+        (qwen-companion-test-said "qwen has ended its turn, no more proposals"
           (qwen-companion-review-unified-test--sessions 'idle))
         (should (equal "*terminal*" (selected)))
         (should (= 2 (length (window-list))))
@@ -394,7 +394,7 @@ A text that is nil removes the line."
       (should (equal "*qwen-companion next: a.txt*" (qwen-companion-test-selected)))
       (should (get-buffer-window "*terminal*"))
       (funcall end)
-      (should-not qwen-companion-review--awaiting)
+      (should-not qwen-companion-review--awaiting-next)
       (should-not (get-buffer "*qwen-companion next: a.txt*"))
       (should (equal "*terminal*" (qwen-companion-test-selected)))
       (should (= 1 (length (window-list)))))))
@@ -448,7 +448,7 @@ A text that is nil removes the line."
       (should (equal "2 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
       (qwen-companion-test-press "k" "+")
       (should (equal "1 of 2 hunks kept" (qwen-companion-review-unified-test--count)))
-      (should (equal "@@ -1,5 +1,5 @@ dropped, u brings it back\n 1\n-2\n+TWO\n 3\n 4\n 5\n@@ -6,4 +6,4 @@\n 6\n 7\n-8\n+EIGHT\n 9\n"
+      (should (equal "@@ -1,5 +1,5 @@ dropped, u restores it\n 1\n-2\n+TWO\n 3\n 4\n 5\n@@ -6,4 +6,4 @@\n 6\n 7\n-8\n+EIGHT\n 9\n"
                      (qwen-companion-review-unified-test--body)))
       (qwen-companion-test-press "u" "g")
       (should (equal text (qwen-companion-proposal-text proposal)))
@@ -810,7 +810,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (cl-letf (((symbol-function 'qwen-companion-merge-compare)
                (lambda (_old _new callback) (funcall callback 'failed))))
       (qwen-companion-review-unified-test--review "two\n")
-      (should (string-match-p "could not be compared" (buffer-string)))
+      (should (string-match-p "comparison failed" (buffer-string)))
       (should-error (qwen-companion-test-press "k") :type 'user-error)
       (qwen-companion-test-press "TAB")
       (should (equal "*Ediff Control Panel*" (buffer-name)))
@@ -964,7 +964,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (should (equal new (qwen-companion-proposal-text proposal)))))
   (qwen-companion-review-unified-test-with nil
     (qwen-companion-review-unified-test--review (mapconcat #'identity (make-list 1001 "x\n") ""))
-    (should (search-forward "\\ 1 more line: RET here shows it\n"))))
+    (should (search-forward "\\ 1 more line (RET shows it)\n"))))
 
 (ert-deftest qwen-companion-review-unified-test-the-option-is-for-later-proposals ()
   "Open reviews keep their front end; nil offers both as before."

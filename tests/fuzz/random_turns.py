@@ -1161,7 +1161,7 @@ class Undo:
 
     def _press(self) -> None:
         said = "try again"
-        while "try again" in said or "look at what is shown now" in said:
+        while "try again" in said or "check the new hunks" in said:
             said = self.tree.emacs.call("turns-press", self.key, self.turn.id, self.path, self._line())
             self.tree.script.append(f"  said: {said}{', without room' if self.is_full else ''}")
 

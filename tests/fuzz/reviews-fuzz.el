@@ -493,7 +493,7 @@ That is when the user has edited it, or ALWAYS."
 (defun reviews-fuzz--false-p (said)
   "Return non-nil when SAID is not true of the bytes of the files.
 They are compared now, when it is said."
-  (or (string-search "could not be shown" said)
+  (or (string-search "cannot show" said)
       (cl-some
        (lambda (file)
          (when (string-search (concat "/" file) said)

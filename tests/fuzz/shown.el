@@ -55,7 +55,7 @@ has one."
          ((and hunks (string-match-p "\\`[- +]" line))
           (push (list (aref line 0) (concat (substring line 1) "\n"))
                 (nth 2 (car hunks))))
-         (t (shown-must (member line '("" "There is no difference any more.")))))))
+         (t (shown-must (member line '("" "No differences left.")))))))
     (dolist (hunk hunks)
       (cl-callf nreverse (nth 2 hunk)))
     (cons line-ends (nreverse hunks))))

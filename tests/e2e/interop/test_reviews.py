@@ -320,5 +320,5 @@ def test_what_is_shown_of_random_edits_is_what_is_written(stage: Stage, tmp_path
         if edit.data is not None and written:
             assert written.startswith(b"\xef\xbb\xbf") == edit.data.startswith(b"\xef\xbb\xbf"), (name, edit)
     print(f"{program}: of {len(edits)} edits, {len(shown)} shown and {len(asked)} asked about in the terminal")
-    assert "does not hold what was accepted" not in stage.emacs.buffer_text("*Messages*")
+    assert "does not have the accepted text" not in stage.emacs.buffer_text("*Messages*")
     assert len(shown) > len(edits) / 4
