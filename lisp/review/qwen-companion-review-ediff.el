@@ -84,7 +84,7 @@ In a smaller frame it begins hunk by hunk; TAB still shows Ediff.")
            when (eq bound command) return key))
 
 (defun qwen-companion-review-ediff--change (command)
-  "Call COMMAND of Ediff, which changes the proposal although it is read-only."
+  "Call COMMAND of Ediff and let it change the proposal, which is read-only."
   (qwen-companion-buffers-require-mode 'ediff-mode)
   (cl-letf (((buffer-local-value 'buffer-read-only ediff-buffer-B) nil))
     (call-interactively command)))

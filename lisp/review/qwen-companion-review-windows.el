@@ -324,7 +324,7 @@ The neighbor of VIEW stays visible if there is room for both."
   (set-window-buffer window buffer))
 
 (defun qwen-companion-review-windows-show-in (frame view buffer)
-  "Show BUFFER in FRAME, with room made for VIEW, unless FRAME shows it."
+  "Show BUFFER in FRAME, with room made for VIEW, unless it is there already."
   (with-selected-frame frame
     (unless (get-buffer-window buffer frame)
       (qwen-companion-review-windows-show-buffer

@@ -56,7 +56,7 @@ With nil the selected window stays selected."
 
 (defcustom qwen-companion-terminal-keys t
   "Non-nil means that terminals of `qwen-companion-run' get keys for reviews.
-See `qwen-companion-review-keys-mode'.  A change applies to terminals opened later."
+See `qwen-companion-review-keys-mode'.  Changes apply to new terminals."
   :group 'qwen-companion
   :type 'boolean)
 

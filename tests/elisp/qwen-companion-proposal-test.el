@@ -1238,7 +1238,7 @@ SHOWN is when the review was shown: `before' that, `after' it, or nil."
                (lambda (&rest arguments) (funcall (car (last arguments)) nil))))
       (dotimes (_ 3)
         (qwen-companion-test-said "cannot be merged with the proposal; reject it"
-          (qwen-companion-test-refused "written after this" (qwen-companion-diff-accept proposal)))))
+          (qwen-companion-test-refused "changed on disk after it was proposed" (qwen-companion-diff-accept proposal)))))
     (should-not (qwen-companion-test-outcomes))
     (qwen-companion-diff-reject proposal)
     (should (equal '((rejected nil)) (qwen-companion-test-outcomes)))))

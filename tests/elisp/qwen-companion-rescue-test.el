@@ -206,7 +206,7 @@ What a formatter does right after the write is not."
                    (signal 'file-error '("Write error" "No space left on device" "/x")))))
         (setq said (qwen-companion-rescue-test--accept "two\n" "three\n")))
       (should (string-match-p "the proposed text is kept" said))
-      (should (string-match-p "cannot be compared .*No space left on device" said))
+      (should (string-match-p "cannot compare .*No space left on device" said))
       (should-not (string-match-p "Error running timer" said))
       (should (= 1 (length (qwen-companion-rescue-buffers)))))))
 

@@ -255,7 +255,7 @@
     (write-region "other\n" nil "a.txt" nil 'silent)
     (qwen-companion-diffs)
     (qwen-companion-test-answering t
-      (qwen-companion-test-refused "a\\.txt was written after" (execute-kbd-macro (kbd "C-u A"))))
+      (qwen-companion-test-refused "a\\.txt changed on disk after" (execute-kbd-macro (kbd "C-u A"))))
     (should (equal (list (expand-file-name "a.txt"))
                    (mapcar #'qwen-companion-proposal-path (qwen-companion-proposals))))))
 

@@ -259,7 +259,7 @@ A text that is nil removes the line."
       (qwen-companion-test-press "."))
     (qwen-companion-test-press "K")
     (qwen-companion-test-go-to "+TWO")
-    (should (string-search "dropped" (get-text-property (line-beginning-position) 'help-echo)))
+    (should (string-search "Dropped" (get-text-property (line-beginning-position) 'help-echo)))
     (qwen-companion-test-said (regexp-quote "Hunk 1 of 1, dropped.")
       (qwen-companion-test-press "."))))
 
@@ -747,7 +747,7 @@ Its state for editing has the keys n and x, the motion state has k."
     (should (equal "3 of 3 hunks kept" (qwen-companion-review-unified-test--count)))
     (search-forward "# twenty")
     (let ((text (qwen-companion-proposal-text proposal)))
-      (qwen-companion-test-refused "cannot be brought back" (qwen-companion-test-press "u"))
+      (qwen-companion-test-refused "Cannot restore this hunk" (qwen-companion-test-press "u"))
       (should (equal text (qwen-companion-proposal-text proposal))))))
 
 (ert-deftest qwen-companion-review-unified-test-brought-back-by-undo ()
@@ -935,7 +935,7 @@ Its state for editing has the keys n and x, the motion state has k."
       (qwen-companion-test-press "k")
       (goto-char (point-max))
       (forward-line -1)
-      (should (looking-at "\\\\ [0-9]+ more hunks: RET"))
+      (should (looking-at "\\\\ [0-9]+ more hunks (RET"))
       (qwen-companion-test-press "RET")
       (should (looking-at "@@"))
       (should (> (count-lines (point-min) (point-max)) 1900))
@@ -1073,7 +1073,7 @@ Its state for editing has the keys n and x, the motion state has k."
         (should-not (string-match-p "changed since" (header)))
         (qwen-companion-test-write "a.txt" "tea\n" 5)
         (qwen-companion-review-file-written (qwen-companion-proposal-path proposal))
-        (should (string-match-p "loses text (U\\+FFFD)  changed since" (header)))
+        (should (string-match-p "loses text (U\\+FFFD)  same lines changed since" (header)))
         ;; Nothing warns of a proposal without these.
         (qwen-companion-diff-reject proposal)
         (qwen-companion-review-unified-test--review "cake\n")
