@@ -195,7 +195,8 @@ class Git:
             raise StalledError from None
         message = errors.decode("utf-8", "replace")
         if status not in good:
-            raise GitError(plain(message) or f"git ended with status {status}")
+            # Git's own words may begin with a file name.
+            raise GitError(f"git: {plain(message) or f'status {status}'}")
         if on_errors is not None:
             on_errors(message)
         return output

@@ -45,7 +45,7 @@ class IgnoreRules:
         try:
             return self._check_ignore(top, paths)
         except GitError as error:
-            message = str(error)
+            message = str(error).removeprefix("git: ")
         if message.startswith("not a git repository (or any"):
             return dict.fromkeys(paths, ALLOWED)
         if message.startswith("detected dubious ownership"):

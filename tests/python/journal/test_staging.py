@@ -299,6 +299,15 @@ def test_filters_of_the_user_are_used(project: Project) -> None:
     assert staged(project, "a.txt") == numbered(5, {1: "ONE", 3: "THREE"})
 
 
+def test_what_git_says_does_not_begin_with_a_file_name(project: Project) -> None:
+    """Emacs makes the first letter of a reason a capital."""
+    project.write(".gitattributes", b"*.txt filter=lost\n")
+    project.commit(a_txt=b"a\n")
+    project.git("config", "filter.lost.required", "true")
+    with pytest.raises(GitError, match=r"^git: a\.txt: clean filter"):
+        staging(project).stage([net(project, "a.txt", b"a\n", b"b\n")])
+
+
 @pytest.mark.parametrize("seed", range(SEED, SEED + (60 if FUZZES else 4)))
 def test_the_index_is_the_commit_with_those_hunks(tmp_path: Path, seed: int) -> None:
     """In random trees: the oracle knows each text by its numbered places, some the agent's and some the user's."""
