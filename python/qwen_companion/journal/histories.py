@@ -37,6 +37,9 @@ _MOST = 100
 History = Mapping[bytes, bytes]
 """The commits of branches by their names, or in another repository than git's, what a commit changes."""
 
+_THERE: History = {b".git": b""}
+"""The history of a repository of git with a work tree, whose files are recorded: it is told only when deleted."""
+
 
 class Histories:
     """The histories of the repositories below a root.  The methods wait for the disk and git."""
@@ -58,7 +61,7 @@ class Histories:
         self._before, self._now = self._now, {own: _history_of(own) for own in owns}
         if self._before is None:
             return [], False
-        changed = [own for own, its in self._now.items() if self._before.get(own) != its]
+        changed = [own for own, its in self._now.items() if its != _THERE and self._before.get(own) != its]
         known = (own for own, its in self._before.items() if its and own not in self._now)
         changed += [own for own in known if not os.path.lexists(own)]
         return changed, not self._now.keys() <= self._before.keys()
@@ -101,6 +104,8 @@ def _lines(sign: bytes, commits: Iterable[bytes]) -> Iterator[bytes]:
 
 def _history_of(own: str) -> History:
     """Return the history of the repository with the directory `own`."""
+    if os.path.basename(own) == ".git":
+        return _THERE
     kept = _HISTORY.get(os.path.basename(own))
     return dict(_stamp(os.path.join(own, kept))) if kept is not None else dict(_branches(own))
 

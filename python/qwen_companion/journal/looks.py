@@ -133,6 +133,8 @@ class Lister:
                 break
             look = self._list(scope, found)
             looks.append(look)
+            if os.path.isdir(own := os.path.join(look.index.top, ".git")):
+                found.repositories.add(own)
             nested = [os.path.join(look.index.top, os.fsdecode(path)) for path in look.listing.nested]
             waiting += sorted(nested, key=lambda each: each not in self._indexes.nested)
         return looks

@@ -1400,6 +1400,21 @@ def test_the_commits_of_a_turn_are_counted_and_packing_is_none(any_project: Proj
     assert project.notes(later) == ("the repository .bare is gone; undo does not bring it back",)
 
 
+@pytest.mark.parametrize("how", ["with its files", "alone"])
+def test_a_deleted_repository_of_git_is_told(project: Project, how: str) -> None:
+    nest = project.root / "nest"
+    project.git("init", "--quiet", str(nest))
+    project.write("nest/a", b"a\n")
+    turn = project.command(b=b"b\n")
+    project.git("commit", "--quiet", "--allow-empty", "--message=x", cwd=nest)
+    project.scan(turn)
+    # Its files are recorded, as those of the repository around it.
+    assert project.notes(turn) == ()
+    shutil.rmtree(nest if how == "with its files" else nest / ".git")
+    project.end(turn)
+    assert project.notes(turn) == ("the repository nest/.git is gone; undo does not bring it back",)
+
+
 def _a_commit(project: Project, *parents: str) -> str:
     tree = project.git("--git-dir=.bare", "mktree").strip()
     options = [word for parent in parents for word in ("-p", parent)]
