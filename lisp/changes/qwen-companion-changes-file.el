@@ -377,26 +377,36 @@ These are changes of DIFFERENCE, none of which is dropped."
 
 ;;; Undoing
 
-(defun qwen-companion-changes-file-change-at (file line)
-  "Return the change of FILE at LINE of its current text, or nil.
-Where lines were removed, that is the line before or after them."
+(defun qwen-companion-changes-file-positions (file)
+  "Return each change of FILE with its lines in the current text, in order.
+Each is (CHANGE LINE . COUNT); with 0 for COUNT, lines were removed before
+LINE."
   (let ((shift 0))
     (cl-loop
      for change in (qwen-companion-changes-file-changes file)
+     for undone = (qwen-companion-hunks-change-text change)
      for at = (+ shift (qwen-companion-hunks-change-old change))
      for start = (cl-loop for (from count _ present-count)
                           in (qwen-companion-changes-file-present file)
-                          when (<= (+ from count) at) sum (- present-count count) into more
+                          ;; One that begins here is what undoing has changed.
+                          when (and (<= (+ from count) at) (or (not undone) (< from at)))
+                          sum (- present-count count) into more
                           finally return (+ at more))
-     for count = (if (qwen-companion-hunks-change-text change)
-                     (qwen-companion-hunks-change-old-count change)
-                   (qwen-companion-hunks-change-new-count change))
-     when (if (= count 0)
-              (<= (1- start) line start)
-            (and (<= start line) (< line (+ start count))))
-     return change
+     collect (cons change
+                   (cons start (if undone
+                                   (qwen-companion-hunks-change-old-count change)
+                                 (qwen-companion-hunks-change-new-count change))))
      do (cl-incf shift (- (qwen-companion-hunks-proposed-count change)
                           (qwen-companion-hunks-change-old-count change))))))
+
+(defun qwen-companion-changes-file-change-at (file line)
+  "Return the change of FILE at LINE of its current text, or nil.
+Where lines were removed, that is the line before or after them."
+  (car (cl-find-if (pcase-lambda (`(,_ ,start . ,count))
+                     (if (= count 0)
+                         (<= (1- start) line start)
+                       (and (<= start line) (< line (+ start count)))))
+                   (qwen-companion-changes-file-positions file))))
 
 (defun qwen-companion-changes-file-changes (file)
   "Return each change of FILE in order; it must be `ready'."

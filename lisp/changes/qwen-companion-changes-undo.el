@@ -158,7 +158,9 @@ PATH nil means all files of GROUP."
      (and (or (null path) (memq (if undo 'added 'deleted) kinds))
           (format "%s %s: %s%s" (if undo "Undo" "Bring back")
                   (qwen-companion-changes-undo-title group)
-                  (qwen-companion-changes-undo-words files (if undo 'undo 'bring-back))
+                  (qwen-companion-changes-undo-words
+                   files (if undo 'undo 'bring-back)
+                   (lambda (file) (qwen-companion-changes-undo--lines group file undo)))
                   (if undo (qwen-companion-changes-undo--kept paths) ""))))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-items-group-part group) files
@@ -179,13 +181,8 @@ PATH nil means all files of GROUP."
 With UNDO nil, if something may be left to bring back.  Texts that are not
 loaded yet are not waited for."
   (let* ((path (qwen-companion-changed-file-path file))
-         (view (and (not (file-remote-p path))
-                    ;; A directory may be in its place.
-                    (ignore-error (file-error user-error)
-                      (qwen-companion-changes-items-await-view group path))))
-         (changes (and view
-                       (eq 'ready (qwen-companion-changes-file-state view))
-                       (qwen-companion-changes-file-changes view))))
+         (view (qwen-companion-changes-undo--compared group file))
+         (changes (and view (qwen-companion-changes-file-changes view))))
     (or (cl-some (if undo (lambda (change) (not (qwen-companion-hunks-change-text change)))
                    #'qwen-companion-hunks-change-text)
                  changes)
@@ -194,6 +191,38 @@ loaded yet are not waited for."
           ((and 'added (guard undo)) (file-exists-p path))
           ((and 'deleted (guard undo)) (not (file-exists-p path)))
           (_ (or (null changes) (qwen-companion-changed-file-mode file)))))))
+
+(defun qwen-companion-changes-undo--compared (group file)
+  "Return the view of FILE in GROUP once its texts are compared, or nil.
+That is so where they cannot be, and of a file at another place."
+  (let* ((path (qwen-companion-changed-file-path file))
+         (view (and (not (file-remote-p path))
+                    ;; A directory may be in its place.
+                    (ignore-error (file-error user-error)
+                      (qwen-companion-changes-items-await-view group path)))))
+    (and view (eq 'ready (qwen-companion-changes-file-state view)) view)))
+
+(defun qwen-companion-changes-undo--lines (group file undo)
+  "Return in words which lines of FILE in GROUP an undo writes, \"\" if unknown.
+With UNDO nil, those that bringing it back writes.  The numbers are those
+of its current text, and of the line before those that were removed."
+  (let* ((view (qwen-companion-changes-undo--compared group file))
+         (most 4)
+         (places (and view
+                      (cl-loop
+                       for (change start . count) in (qwen-companion-changes-file-positions view)
+                       when (eq undo (null (qwen-companion-hunks-change-text change)))
+                       collect (if (> count 1)
+                                   (format "%d-%d" start (+ start count -1))
+                                 (number-to-string (max 1 (+ start count -1))))))))
+    (if (null places)
+        ""
+      (format " (line%s %s%s)"
+              (if (or (cdr places) (string-search "-" (car places))) "s" "")
+              (string-join (seq-take places most) ", ")
+              (if (length> places most)
+                  (format " and %d more places" (- (length places) most))
+                "")))))
 
 (defconst qwen-companion-changes-undo--kept-from (* 100 1024 1024)
   "Bytes of files from which on it is said that the journal keeps them.")
@@ -239,10 +268,11 @@ It says how much of them the journal will keep, if that is a lot."
                    (qwen-companion-changes-items-time (qwen-companion-turn-start turn))))
           (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
 
-(defun qwen-companion-changes-undo-words (files action)
+(defun qwen-companion-changes-undo-words (files action &optional lines)
   "Return in words what becomes of FILES by ACTION.
 ACTION is as in `qwen-companion-undo-run'.  All that is more than a change
-of text is said by name."
+of text is said by name.  So are one or two files whose text is changed if
+LINES is a function that returns in words which lines of a file these are."
   (pcase-let*
       ((`(,change ,make ,rename)
         (pcase-exhaustive action
@@ -251,15 +281,17 @@ of text is said by name."
           ('merge '("change" "make" "rename"))))
        (made (if (eq action 'undo) 'deleted 'added))
        (parts nil))
-    (cl-flet ((say (verb most test)
+    (cl-flet ((say (verb most test &optional more)
                 (when-let* ((these (cl-remove-if-not test files)))
-                  (push (format "%s %s" verb (qwen-companion-changes-undo--names these most))
+                  (push (format "%s %s" verb (qwen-companion-changes-undo--names these most more))
                         parts)))
               (of (kind)
                 (lambda (file) (eq kind (qwen-companion-changed-file-kind file)))))
-      (say change 1 (lambda (file)
-                      (and (eq 'modified (qwen-companion-changed-file-kind file))
-                           (not (qwen-companion-changed-file-link file)))))
+      (say change (if lines 2 1)
+           (lambda (file)
+             (and (eq 'modified (qwen-companion-changed-file-kind file))
+                  (not (qwen-companion-changed-file-link file))))
+           lines)
       (say (concat change " the link") 10
            (lambda (file)
              (and (eq 'modified (qwen-companion-changed-file-kind file))
@@ -273,18 +305,21 @@ of text is said by name."
       (say rename 10 (of 'renamed)))
     (string-join (nreverse parts) ", ")))
 
-(defun qwen-companion-changes-undo--names (files most)
-  "Return the names of FILES, of MOST at most; for 1, how many if there are more."
-  (let ((names (mapcar (lambda (file)
-                         (file-name-nondirectory
-                          (qwen-companion-untrusted-path
-                           (qwen-companion-changed-file-path file))))
-                       (seq-take files most))))
-    (cond ((length= files 1) (car names))
-          ((= most 1) (format "%d files" (length files)))
-          ((length> files most)
-           (format "%s and %d more" (string-join names ", ") (- (length files) most)))
-          (t (concat (string-join (butlast names) ", ") " and " (car (last names)))))))
+(defun qwen-companion-changes-undo--names (files most &optional more)
+  "Return the names of FILES, of MOST at most; beyond 1 or 2, how many.
+The function MORE, if any, returns what to add to the name of a file."
+  (if (and (<= most 2) (length> files most))
+      (format "%d files" (length files))
+    (let ((names (mapcar (lambda (file)
+                           (concat (file-name-nondirectory
+                                    (qwen-companion-untrusted-path
+                                     (qwen-companion-changed-file-path file)))
+                                   (and more (funcall more file))))
+                         (seq-take files most))))
+      (cond ((length= files 1) (car names))
+            ((length> files most)
+             (format "%s and %d more" (string-join names ", ") (- (length files) most)))
+            (t (concat (string-join (butlast names) ", ") " and " (car (last names))))))))
 
 (defun qwen-companion-changes-undo-step (group path)
   "Return the step to undo PATH of GROUP."

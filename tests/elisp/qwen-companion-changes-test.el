@@ -512,7 +512,7 @@ It gets the buffer, and the bytes before and after that."
     (let (questions)
       (qwen-companion-test-answering (lambda (question) (push question questions) t)
         (qwen-companion-test-press "k")
-        (should (equal '("Undo \"Prompt of one\": change back edited, delete made, make again gone, rename back new? ")
+        (should (equal '("Undo \"Prompt of one\": change back edited (line 2), delete made, make again gone, rename back new? ")
                        questions))
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
                        (mapcar #'qwen-companion-changes-test-bytes
@@ -541,6 +541,29 @@ It gets the buffer, and the bytes before and after that."
         (should (equal '("1\nX\n3\n" "m\n" nil nil "o\n")
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("edited" "made" "gone" "old" "new"))))))))
+
+(ert-deftest qwen-companion-changes-test-names-the-lines-that-are-written ()
+  "The question before an undo has their numbers in the current text, of many the first."
+  (cl-flet ((text (&rest lines) (mapconcat (lambda (line) (format "%s\n" line)) lines "")))
+    (let ((twenty (apply #'text (number-sequence 1 20)))
+          (questions nil))
+      (qwen-companion-changes-test-with-turn `(("a" ,twenty) ("b" ,twenty))
+          `(("a" ,(text 1 "X" "Y" 3 4 6 7 8 9 10 "Z" 12 13 "Z" 15 16 "Z" 18 19 "Z"))
+            ("b" ,(text 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 17 18 19 20)))
+        ;; What the user adds moves what is below it.
+        (qwen-companion-changes-test-write
+         "b" (text "mine" 1 2 3 4 5 6 7 8 10 11 12 13 14 15 16 17 18 19 20))
+        (qwen-companion-changes-items-reload t)
+        (qwen-companion-changes-test-settle)
+        (qwen-companion-changes-test-goto "Prompt of one")
+        (qwen-companion-test-answering (lambda (question) (push question questions) t)
+          (qwen-companion-test-press "k")
+          (qwen-companion-changes-test-settle)
+          (qwen-companion-changes-test-goto "undone  Prompt of one")
+          (qwen-companion-test-press "u"))
+        (should (equal '("Bring back \"Prompt of one\": change again a (lines 2, 5, 11, 14 and 2 more places) and b (line 10)? "
+                         "Undo \"Prompt of one\": change back a (lines 2-3, 5, 11, 14 and 2 more places) and b (line 9)? ")
+                       questions))))))
 
 (ert-deftest qwen-companion-changes-test-names-what-is-more-than-text ()
   "Files that are deleted, made or renamed, modes and links; of very many the first."
