@@ -1282,24 +1282,19 @@ class Undo:
 
     def _good(self, name: bytes, scope: set[bytes] | None, lenient: set[bytes]) -> set[Entry | None]:
         """Return the states allowed at `name` now."""
-        before, after = self.before.files.get(name), self.after.files.get(name)
+        before, after = self._wanted(name), self.after.files.get(name)
         now = self.files.get(name)
         # What is written to one name of a file is in the others.
         others = [each for each in self.now.names_of(name) if each == name or not self._became_a_link(each)]
         if _is_an_editors(name) or (scope is not None and scope.isdisjoint([name, *others])):
             return {now}
-        if self.place is not None and before is not None and after is not None:
-            before = self._with_place(before, after)
-        good = allowed(before, after, now)
-        if others:
-            good = set[Entry | None]().union(
-                *(
-                    allowed(self.before.files.get(each), self.after.files.get(each), self.files.get(each))
-                    for each in others
-                    if scope is None or each in scope
-                ),
-                good,
+        good = set[Entry | None]().union(
+            *(
+                allowed(self._wanted(each), self.after.files.get(each), self.files.get(each))
+                for each in {name, *others}
+                if each == name or scope is None or each in scope
             )
+        )
         if before is None and after is None and name in {self._name(file[0]) for file in self.turn.files}:
             # A link made and removed in the turn: whether it was there before cannot be told from the file's age.
             good |= {self.results.get(name)} & set(map(plain, self.turn.before.files.values()))
@@ -1312,12 +1307,12 @@ class Undo:
         """Return whether the file `name` was another one before the turn: it is written without its other names."""
         return self.turn.before.inodes.get(name, self.now.inodes[name]) != self.now.inodes[name]
 
-    def _with_place(self, before: Entry, after: Entry) -> Entry:
-        """Return `after` with only the place as it was `before`."""
-        assert self.place is not None
-        left, right = text(before.data), text(after.data)
-        assert left is not None
-        assert right is not None
+    def _wanted(self, name: bytes) -> Entry | None:
+        """Return what the undo makes of `name` as the turn left it."""
+        before, after = self.before.files.get(name), self.after.files.get(name)
+        left, right = (text(None if each is None else each.data) for each in (before, after))
+        if self.place is None or after is None or left is None or right is None:
+            return before
         return after._replace(data=bytes(right.put(self.place, left.places[self.place])))
 
     def _moved(self, name: bytes) -> set[Entry | None]:
