@@ -419,8 +419,7 @@ With a prefix argument LEAVE, leave them alone.
 (fn PLACE LEAVE)" t)
 (autoload 'qwen-companion-place-password "qwen-companion-remote" "Answer the password prompt of a connection to a place.
 Use the password of auth-source, else read one in the minibuffer; empty
-input means none.  If only TRAMP can connect, as by su, let TRAMP open the
-connection, which may ask as well.
+input means none.
 
 (fn)" t)
 

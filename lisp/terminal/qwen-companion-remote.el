@@ -20,7 +20,6 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
-(require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
@@ -63,14 +62,6 @@ PAYLOAD is the payload of the `run-at' call.")
 
 (defvar qwen-companion-remote--terminals 0
   "How many terminals at places have been numbered.")
-
-(defconst qwen-companion-remote--methods
-  '("ssh" "sshx" "scp" "scpx" "rsync" "sudo" "doas" "docker" "podman" "kubernetes")
-  "Methods of TRAMP for which the Python process runs a program itself.
-All others need a connection opened by TRAMP.")
-
-(defvar qwen-companion-remote--lines nil
-  "Lines of TRAMP over which nothing is carried yet: (PLACE . PROCESS).")
 
 ;;; Which places
 
@@ -205,79 +196,6 @@ With a prefix argument LEAVE, leave them alone."
              "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
 
-;;; Lines of TRAMP
-
-;; Where TRAMP alone gets to a place (by su, or a method of the user's own),
-;; the bytes between the Python process and the relay go through a process of
-;; TRAMP.  TRAMP reads passwords as it opens that, so it is done in commands.
-
-(defconst qwen-companion-remote--listen
-  '("/bin/sh" "-c" "stty raw -echo -onlcr; printf 'qwen-companion %s' listens; read -r line; eval \"$line\"")
-  "The command at the other end of a line: a shell that runs what it reads.
-Its terminal changes no byte.  TRAMP sends it as it is, as it has quotes.")
-
-(defun qwen-companion-remote--line-p (place)
-  "Return non-nil if only TRAMP gets to PLACE."
-  (cl-some (lambda (hop) (not (member (plist-get hop :method) qwen-companion-remote--methods)))
-           (qwen-companion-remote--hops place)))
-
-(defun qwen-companion-remote--open-line (place)
-  "Have TRAMP open a line to PLACE; it may ask for passwords."
-  (when-let* ((unused (cdr (assoc place qwen-companion-remote--lines))))
-    (delete-process unused))
-  (let* ((default-directory (concat place "/"))
-         (process-adaptive-read-buffering nil)
-         (process (qwen-companion-programs-start-for-user
-                   :name "qwen-companion-line" :buffer nil :command qwen-companion-remote--listen
-                   :coding 'binary :connection-type 'pipe :noquery t :file-handler t
-                   :filter #'qwen-companion-remote--carry
-                   :sentinel #'qwen-companion-remote--line-changed)))
-    (set-process-coding-system process 'binary 'binary)
-    (process-put process 'qwen-companion-place place)
-    (push (cons place process) qwen-companion-remote--lines)))
-
-(defun qwen-companion-remote--carry (line bytes)
-  "Carry BYTES of the process LINE to the Python process."
-  (if-let* ((socket (process-get line 'qwen-companion-socket)))
-      (when (process-live-p socket)
-        (process-send-string socket bytes))
-    (let ((begun (concat (process-get line 'qwen-companion-begun) bytes)))
-      ;; The last part will do: a profile there may print anything before.
-      (process-put line 'qwen-companion-begun (substring begun (- (min 1000 (length begun)))))
-      (when (string-search "qwen-companion listens" begun)
-        (qwen-companion-remote--join (process-get line 'qwen-companion-place))))))
-
-(defun qwen-companion-remote--join (place)
-  "Connect the line to PLACE with the Python process, if both are there.
-Return the line, if there is one that is not connected yet."
-  (let ((line (cdr (assoc place qwen-companion-remote--lines)))
-        (path (qwen-companion-place-line (qwen-companion-places-message place))))
-    (when (and path line (string-search "qwen-companion listens"
-                                        (or (process-get line 'qwen-companion-begun) "")))
-      (setq qwen-companion-remote--lines (assoc-delete-all place qwen-companion-remote--lines))
-      (condition-case nil
-          (process-put line 'qwen-companion-socket
-                       (make-network-process
-                        :name "qwen-companion-line-socket" :family 'local :service path
-                        :coding 'binary :noquery t
-                        :filter (lambda (_socket bytes)
-                                  (when (process-live-p line)
-                                    (process-send-string line bytes)))
-                        :sentinel (lambda (socket _event)
-                                    (unless (process-live-p socket)
-                                      (delete-process line)))))
-        ;; The Python process has ended meanwhile.
-        (error (delete-process line))))
-    line))
-
-(defun qwen-companion-remote--line-changed (line _event)
-  "Disconnect the Python process where the process LINE has ended."
-  (unless (process-live-p line)
-    (setq qwen-companion-remote--lines
-          (cl-delete line qwen-companion-remote--lines :key #'cdr))
-    (when-let* ((socket (process-get line 'qwen-companion-socket)))
-      (delete-process socket))))
-
 ;;; Passwords
 
 (defvar qwen-companion-remote--known nil
@@ -303,34 +221,26 @@ Return the line, if there is one that is not connected yet."
 (defun qwen-companion-place-password ()
   "Answer the password prompt of a connection to a place.
 Use the password of auth-source, else read one in the minibuffer; empty
-input means none.  If only TRAMP can connect, as by su, let TRAMP open the
-connection, which may ask as well."
+input means none."
   (interactive)
-  (let ((place (or (qwen-companion-places-asking)
-                   (user-error "No place asks for a password"))))
-    (if (qwen-companion-place-line (qwen-companion-places-message place))
-        (qwen-companion-remote--open-line place)
-      (let* ((prompt (qwen-companion-remote--reason place))
-             (secret (or (qwen-companion-remote--known-password place prompt)
-                         (read-passwd (format "%s: %s " (qwen-companion-places-label place) prompt)))))
-        (qwen-companion-backend-call
-         'place-password (append (list :place place)
-                                 (unless (string-empty-p secret) (list :secret secret))))))))
+  (let* ((place (or (qwen-companion-places-asking)
+                    (user-error "No place asks for a password")))
+         (prompt (qwen-companion-remote--reason place))
+         (secret (or (qwen-companion-remote--known-password place prompt)
+                     (read-passwd (format "%s: %s " (qwen-companion-places-label place) prompt)))))
+    (qwen-companion-backend-call
+     'place-password (append (list :place place)
+                             (unless (string-empty-p secret) (list :secret secret))))))
 
 ;;; Running a CLI
 
 (defun qwen-companion-remote-run (directory arguments project)
   "Start the CLI with ARGUMENTS in DIRECTORY, at a place.
 With PROJECT, in the project that DIRECTORY belongs to."
-  (let* ((place (file-remote-p directory))
-         (number (cl-incf qwen-companion-remote--terminals))
-         (terminal (when (qwen-companion-remote--line-p place)
-                     (unless (memq (qwen-companion-place-state (qwen-companion-places-message place))
-                                   '(ready connecting))
-                       (qwen-companion-remote--open-line place))
-                     (qwen-companion-terminal-open-ahead directory))))
+  (let ((place (file-remote-p directory))
+        (number (cl-incf qwen-companion-remote--terminals)))
     (push (list number
-                :terminal number :place place :buffer terminal
+                :terminal number :place place
                 :name directory
                 :directory (directory-file-name (file-remote-p directory 'localname))
                 :project project
@@ -354,22 +264,17 @@ With PROJECT, in the project that DIRECTORY belongs to."
   "Handle the `run-command' call: start the CLI that PAYLOAD is about."
   (let* ((number (qwen-companion-run-command-terminal payload))
          (cli (assq number qwen-companion-remote--waiting))
-         (error (qwen-companion-run-command-error payload))
-         (terminal (plist-get (cdr cli) :buffer)))
+         (error (qwen-companion-run-command-error payload)))
     (when cli
       (setq qwen-companion-remote--waiting (delq cli qwen-companion-remote--waiting))
       (if error
-          (progn
-            (when (buffer-live-p terminal)
-              (let (kill-buffer-query-functions)
-                (kill-buffer terminal)))
-            (qwen-companion-backend-notice
-             (format "Qwen Code is not started at %s: %s" (plist-get (cdr cli) :place) error)))
+          (qwen-companion-backend-notice
+           (format "Qwen Code is not started at %s: %s" (plist-get (cdr cli) :place) error))
         (qwen-companion-terminal-open-at
          (qwen-companion-run-command-directory payload)
          (nthcdr (length qwen-companion-qwen-command) (plist-get (cdr cli) :command))
          (qwen-companion-run-command-command payload)
-         number terminal))))
+         number))))
   nil)
 
 ;;; The environment of other terminals
@@ -436,7 +341,7 @@ Show a message when it cannot be reached, or is again."
       (qwen-companion-remote--set-environment place variables))
     (unless (eq state before)
       (force-mode-line-update t)
-      (when (and (eq state 'asking) (not (qwen-companion-remote--join place)))
+      (when (eq state 'asking)
         (qwen-companion-backend-notice
          (format "%s asks: %s  M-x qwen-companion-place-password answers"
                  (qwen-companion-places-label place) (qwen-companion-remote--reason place)))))
@@ -477,8 +382,6 @@ Show a message when it cannot be reached, or is again."
   (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
   (mapc #'qwen-companion-remote--restore-environment (qwen-companion-places))
   (qwen-companion-places-forget)
-  ;; Others go when the Python process has told the relay to end.
-  (mapc #'delete-process (mapcar #'cdr qwen-companion-remote--lines))
   (setq qwen-companion-remote--sent nil
         qwen-companion-remote--directories nil
         qwen-companion-remote--waiting nil))

@@ -371,40 +371,16 @@ They also name a file for its events, made here for its user alone."
   (or qwen-companion-terminal
       (if (locate-library "vterm") 'vterm 'term)))
 
-(defun qwen-companion-terminal-open-ahead (directory)
-  "Return the buffer of a terminal that TRAMP has opened in DIRECTORY.
-In it waits a shell for the line that it is to run.  Signal a `user-error'
-where terminals of the kind in use run on this machine alone."
-  (let* ((kind (qwen-companion-terminal--kind))
-         (buffer (if (memq kind '(term external))
-                     (user-error "TRAMP runs no program in a terminal of the kind %s; install vterm or Eat, and see `qwen-companion-terminal'"
-                                 kind)
-                   (generate-new-buffer (qwen-companion-terminal--name directory)))))
-    (qwen-companion-terminal-kinds-load kind)
-    (unwind-protect
-        (with-current-buffer buffer
-          (setq default-directory (file-name-as-directory directory))
-          (qwen-companion-terminal-start
-           kind buffer
-           '("sh" "-c" "stty -echo; echo Connecting...; read -r line; stty echo; eval \"$line\"")))
-      (unless (get-buffer-process buffer)
-        (kill-buffer buffer)))
-    buffer))
-
-(defun qwen-companion-terminal-open-at (directory arguments command number ahead)
+(defun qwen-companion-terminal-open-at (directory arguments command number)
   "Start a CLI with ARGUMENTS in DIRECTORY, at another place, in a terminal.
-COMMAND is what to run here for that, and NUMBER that of the terminal.  Or
-run COMMAND in the terminal AHEAD, see `qwen-companion-terminal-open-ahead'."
+COMMAND is what to run here for that, and NUMBER that of the terminal."
   (qwen-companion-terminal--remove-ended directory)
-  (let ((buffer (or ahead (generate-new-buffer (qwen-companion-terminal--name directory))))
+  (let ((buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
         (kind (qwen-companion-terminal--kind)))
-    (if ahead
-        (when-let* ((process (get-buffer-process ahead)))
-          (process-send-string process (concat (mapconcat #'shell-quote-argument command " ") "\n")))
-      (qwen-companion-terminal-kinds-load kind)
-      (with-current-buffer buffer
-        (setq default-directory (expand-file-name "~/"))
-        (qwen-companion-terminal-start kind buffer command)))
+    (qwen-companion-terminal-kinds-load kind)
+    (with-current-buffer buffer
+      (setq default-directory (expand-file-name "~/"))
+      (qwen-companion-terminal-start kind buffer command))
     (when (buffer-live-p buffer)
       (with-current-buffer buffer
         (setq default-directory (file-name-as-directory directory)

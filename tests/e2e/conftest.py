@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from editor import EmacsError, lisp_string
-from far import LINE_PLACES, PLACES, SHARED
+from far import PLACES, SHARED
 from records import UNCAUGHT, keep_records, shown_records
 from sandbox import BUILD
 from serve import Serve
@@ -137,7 +137,7 @@ def _place_of(item: pytest.Item) -> str:
     """Return the beginning of the names of the project of the test `item`, "" on this machine."""
     marker = item.get_closest_marker("at")
     method = marker.args[0] if marker else item.config.getoption(AT)
-    return {"": "", "docker-shared": f"/docker:{SHARED}:", **PLACES, **LINE_PLACES}[method or ""]
+    return {"": "", "docker-shared": f"/docker:{SHARED}:", **PLACES}[method or ""]
 
 
 def _reset(stage: Stage) -> bool:

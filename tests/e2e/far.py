@@ -32,12 +32,6 @@ PLACES: Final = {
     "sudo": "/sudo:{user}@localhost:",
 }
 """What Emacs calls the places, by method; `Far.users` are the users in them."""
-LINE_PLACES: Final = {
-    "netns": "/netns:box:",
-    "su": "/su:{user}@localhost:",
-    "sudo-su": "/sudo:{plain}@localhost|su:{user}@localhost:",
-}
-"""Likewise those that only TRAMP reaches, which has to be told to."""
 PLACE: Final = PLACES["ssh"]
 SHARED: Final = "shared"
 """The name of a container whose files are also those of this machine."""
@@ -46,10 +40,8 @@ _USERS_LOCK: Final = Path("/etc/.pwd.lock")
 _OURS: Final = re.compile(r"[^:]*:[^:]*:\d+:\d+:qwen-companion test (\d+):.*\n")
 """A line about a user of a test, with the process that runs it."""
 
-PASSWORD: Final = "swordfish"
-
-# As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.  A method `netns`
-# is one of the user's own.  Backups are files that tests would find.
+# As root Emacs asks before it writes into a temporary directory; Emacs 28 has no docker of its own.  Backups
+# are files that tests would find.
 _TRAMP: Final = """
 (progn
   (require 'tramp)
@@ -59,10 +51,7 @@ _TRAMP: Final = """
   (unless (assoc "docker" tramp-methods)
     (push '("docker" (tramp-login-program "docker") (tramp-login-args (("exec" "-it") ("%h") ("/bin/sh")))
             (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-i" "-c")))
-          tramp-methods))
-  (push '("netns" (tramp-login-program "enter") (tramp-login-args (("%h")))
-          (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-c")))
-        tramp-methods))"""
+          tramp-methods)))"""
 
 
 def _change_users(remove: Collection[str], add: str = "") -> None:
@@ -86,13 +75,12 @@ class Far:
     """A host `far` for the CLIs of `sandbox`, which have the variables of `environment`.
 
     `place` is how Emacs reaches it: by the hosts `far` and `gate`, the container `box` with processes and mounts of its
-    own, of the method `netns` also with a network of its own, the container `shared`, whose files Emacs sees too, or
-    the `user` of `users` on this machine, who has a `PASSWORD` for the user `plain`.
+    own, the container `shared`, whose files Emacs sees too, or the `user` of `users` on this machine.
     """
 
     def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], place: str) -> None:
         # Other runs on this machine have users of their own.
-        self.users = {name: f"{name}-{sandbox.root.name.removeprefix('qc-')}" for name in ("user", "plain")}
+        self.users = {name: f"{name}-{sandbox.root.name.removeprefix('qc-')}" for name in ("user",)}
         self.place = place.format_map(self.users)
         self.label = re.split("[:|]", self.place)[-2]
         self.root = sandbox.root / "far"
@@ -134,23 +122,17 @@ class Far:
         return shlex.join(f"{name}={value}" for name, value in self._environment.items())
 
     def _start_box(self) -> None:
-        """Make a stand-in of docker, or a method that enters one with a network of its own."""
-        port = int(self._environment["OPENAI_BASE_URL"].rsplit(":")[-1].split("/")[0])
-        model, carry = f"{self.root}/model", f"{sys.executable} {Path(__file__).with_name('carry.py')}"
+        """Make a stand-in of docker."""
         self.mounted.mkdir()
         mount = shlex.join(("mount", "--bind", str(self.project), str(self.mounted)))
-        network, up = [], f"{mount}; echo up"
-        if "netns:" in self.place:
-            network, up = ["--net"], f"ip link set lo up; {carry} {port} {model} & {carry} --wait {port}; {up}"
-            self._processes.append(subprocess.Popen([*carry.split(), model, str(port)]))
-        options = ["--pid", "--fork", "--kill-child", "--mount-proc", *network]
-        box = subprocess.Popen(["unshare", *options, "sh", "-c", f"{up}; exec sleep infinity"], stdout=subprocess.PIPE)
+        options = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+        begin = f"{mount}; echo up; exec sleep infinity"
+        box = subprocess.Popen(["unshare", *options, "sh", "-c", begin], stdout=subprocess.PIPE)
         self._processes.append(box)
         assert box.stdout is not None
         assert box.stdout.readline() == b"up\n"
         (inside,) = psutil.Process(box.pid).children()
-        enter = f"exec nsenter --target {inside.pid} --pid --mount {' '.join(network)} -- env -i {self._variables}"
-        self._write_program("enter", f"{enter} setsid --wait --ctty /bin/sh -i")
+        enter = f"exec nsenter --target {inside.pid} --pid --mount -- env -i {self._variables}"
         self._write_program(
             "docker",
             f'[ "$1" = exec ] || exit 3; shift; while [ "$1" != {self.label} ]; do shift; done; shift\n'
@@ -160,12 +142,9 @@ class Far:
         )
 
     def _add_users(self) -> None:
-        """Add users, for real: one is another name of root's, since the files of this run are nobody else's to read."""
-        words = ["openssl", "passwd", "-6", PASSWORD]
-        digest = subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()
+        """Add a user, for real: another name of root's, since the files of this run are nobody else's to read."""
         run = f"qwen-companion test {os.getpid()}"
-        user, plain = self.users["user"], self.users["plain"]
-        _change_users((), f"{user}:{digest}:0:0:{run}:{self.home}:/bin/sh\n{plain}:*:4242:4242:{run}:/:/bin/sh\n")
+        _change_users((), f"{self.users['user']}:*:0:0:{run}:{self.home}:/bin/sh\n")
 
     def close(self) -> None:
         """Let nothing go on there."""
@@ -186,11 +165,6 @@ class Far:
             return list(command)
         variables = [f"{name}={value}" for name, value in environment.items()]
         return [f"{self.root}/bin/docker", "exec", self.label, "env", "-i", "-C", str(directory), *variables, *command]
-
-    @property
-    def asks(self) -> bool:
-        """Whether TRAMP asks for a password on the way."""
-        return "|su:" in self.place
 
     def name(self, path: Path) -> str:
         """Return the name that Emacs has for `path` there."""
@@ -322,12 +296,8 @@ class Far:
     def use(self) -> str:
         """The form with which Emacs reaches it."""
         folder = self.root / "bin"
-        # Of its variables, su passes none on.
-        command = (
-            f"""(setq qwen-companion-qwen-command (list "{folder}/there" "qwen"))""" if "su:" in self.place else ""
-        )
         return (
             f'(progn (push "{folder}" exec-path) (setenv "PATH" (concat "{folder}:" (getenv "PATH"))) {_TRAMP}'
-            f' {command} (setq tramp-persistency-file-name "{self.root}/tramp")'
+            f' (setq tramp-persistency-file-name "{self.root}/tramp")'
             " (add-to-list 'tramp-remote-path 'tramp-own-remote-path) nil)"
         )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 from clis import QWEN
-from far import PASSWORD, PLACE, Far
+from far import PLACE, Far
 from plans import ANSWERS, answer_questions
 from sandbox import GREETING
 from stage import Stage
@@ -60,21 +59,9 @@ def start_emacs(stage: Stage, *forms: str) -> None:
     stage.start_emacs(forms=(*forms, f'(find-file "{here}")'))
 
 
-def give_password(stage: Stage) -> None:
-    """Give TRAMP the password when it asks for it."""
-    stage.screen.wait_for(re.compile(r"Password for \S+ *$", re.MULTILINE))
-    stage.screen.keys(PASSWORD, "Enter")
-
-
 def visit(stage: Stage, far: Far, path: Path) -> None:
-    """Visit the file `path` there, which may take a password."""
-    name = stage.emacs.lisp_name(path)
-    form = f"(find-file {name})"
-    if far.asks and stage.emacs.eval(f"(null (file-remote-p {name} nil t))") == "t":
-        stage.emacs.eval(f"(progn (run-at-time 0 nil (lambda () {form})) nil)")
-        give_password(stage)
-        stage.screen.wait_for(path.name)
-    stage.emacs.eval(f"(progn {form} nil)")
+    """Visit the file `path` there."""
+    stage.emacs.eval(f"(progn (find-file {stage.emacs.lisp_name(path)}) nil)")
 
 
 def start_cli(stage: Stage, far: Far) -> None:
@@ -84,8 +71,6 @@ def start_cli(stage: Stage, far: Far) -> None:
     if stage.emacs.eval("qwen-companion-remote-places") == "nil":
         stage.screen.wait_for(f"Serve the CLIs at {far.label}?")
         stage.screen.enter("yes")
-    for _ in ("the terminal", "the line") if far.asks else ():
-        give_password(stage)
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")
     stage.screen.wait_gone("IDE connecting")

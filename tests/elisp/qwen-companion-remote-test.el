@@ -269,45 +269,6 @@
         (should (equal '("a\\ b.py" "aa") (complete)))
         (should (length= calls 1))))))
 
-;; With a method whose other end is a shell of this machine.
-(ert-deftest qwen-companion-remote-test-a-line-of-tramp-carries-all-bytes ()
-  "Where only TRAMP gets, a command opens a line, and the Python process uses it."
-  (let* ((directory (make-temp-file "qc-" t))
-         (path (expand-file-name "line" directory))
-         (place "/shell:localhost:")
-         (bytes (apply #'unibyte-string (number-sequence 0 255)))
-         (tramp-verbose 0)
-         (tramp-methods (cons '("shell" (tramp-login-program "/bin/sh") (tramp-login-args (("-i")))
-                                (tramp-remote-shell "/bin/sh") (tramp-remote-shell-args ("-c")))
-                              tramp-methods))
-         (got "")
-         (waits (list :name place :state 'asking :reason "Let TRAMP open a line there?" :line path))
-         (server (make-network-process
-                  :name "python" :server t :family 'local :service path :coding 'binary
-                  :filter (lambda (_process data) (setq got (concat got data))))))
-    (unwind-protect
-        (let ((qwen-companion-places--served nil))
-          (should (qwen-companion-remote--line-p place))
-          (should-not (qwen-companion-remote--line-p "/ssh:far|sudo:far:"))
-          (should (string-match-p "M-x qwen-companion-place-password"
-                                  (qwen-companion-test-messages
-                                    (qwen-companion-remote-on-place waits))))
-          (qwen-companion-place-password)
-          (let ((python (qwen-companion-test-wait-for
-                         (cl-find-if (lambda (process)
-                                       (and (string-prefix-p "python <" (process-name process))
-                                            (process-live-p process)))
-                                     (process-list)))))
-            (process-send-string python (concat "exec head -c 512\n" bytes bytes))
-            (qwen-companion-test-wait-for (= 512 (length got)))
-            (should (equal (concat bytes bytes) got))
-            ;; The program there has ended, and so has the line.
-            (qwen-companion-test-wait-for (not (process-live-p python))))
-          (should-not (get-process "qwen-companion-line")))
-      (delete-process server)
-      (tramp-cleanup-connection (tramp-dissect-file-name place) nil t)
-      (delete-directory directory t))))
-
 ;; The password of the last machine would go to one on the way, which asks with words of its own.
 (ert-deftest qwen-companion-remote-test-a-known-password-goes-to-no-machine-on-the-way ()
   "A password of auth-source is given once, and only where one machine is reached."

@@ -7,7 +7,6 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import anyio
 import psutil
 
 from qwen_companion.domain import Hop
-from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.commands import HOLD_S, relay_command, relay_source
 from qwen_companion.remote.link import Greeting, Link
 from qwen_companion.remote.streams import Streams
@@ -147,7 +145,8 @@ async def linked(
     words = command or relay_command([Hop("docker", "box")], None)
     streams = server.streams = Streams(listener.sockets[0].getsockname()[1])
     link = CountedLink(
-        partial(run_program, words, {**environ(home), **(variables or {})}),
+        words,
+        {**environ(home), **(variables or {})},
         relay_source(identifier, linger, hold),
         streams,
         changed,

@@ -945,8 +945,7 @@ class PlaceState(Notification):
     """`place`: the state of the pipe to the place `name`: "connecting", "asking", "ready", "lost" or "failed".
 
     Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
-    While a password is asked for, it is the prompt; while TRAMP has to open a line to the place, `line` is the socket
-    here to which Emacs connects that.
+    While a password is asked for, it is the prompt.
     `roots` are the workspace roots there, and `home` the home directory, by their names at the place.  `environment`
     has the variables of terminals there.
     """
@@ -958,7 +957,6 @@ class PlaceState(Notification):
     roots: tuple[str, ...] = ()
     home: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    line: str | None = None
 
 
 @dataclass(frozen=True)

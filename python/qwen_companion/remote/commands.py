@@ -63,9 +63,6 @@ _BOOTSTRAP = (
     "new Function(`require`,`rest`,b.subarray(e+1,e+1+n).toString())(require,b.subarray(e+1+n))})"
 )
 
-HEARS = "qwen-companion hears"
-"""Printed by the bootstrap on a TRAMP line when it is ready for the relay's source."""
-
 # Qwen Code before 0.15.10 fails on the option; a question mark stands for a quote.
 _RUN = (
     'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; f=${2%sh}$3.prompts; shift 3; '
@@ -84,15 +81,11 @@ class UnsupportedPlaceError(CompanionError):
     """A place cannot be reached; the text gives the reason."""
 
 
-class NeedsTerminalError(UnsupportedPlaceError):
-    """A place cannot be reached without a terminal."""
-
-
-def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_paced: bool = False) -> bytes:
+def relay_source(identifier: str, seconds: int, hold: float = HOLD_S) -> bytes:
     """Return the relay in the form that the bootstrap reads.  Reads a file.
 
     Relays of one place and Emacs share an `identifier`.  Without a pipe, a relay runs for `seconds` more, and makes a
-    CLI that waits for its stream ask again after `hold` seconds.  An `is_paced` one acknowledges bytes.
+    CLI that waits for its stream ask again after `hold` seconds.
     """
     safe = {
         "settings": git.SETTINGS,
@@ -101,7 +94,7 @@ def relay_source(identifier: str, seconds: int, hold: float = HOLD_S, *, is_pace
         "without": git.FILTERS_OFF,
         "unfiltered": sorted(git.NO_FILTERS),
     }
-    keep = {"id": identifier, "seconds": seconds, "hold": hold, "paced": is_paced, "git": safe}
+    keep = {"id": identifier, "seconds": seconds, "hold": hold, "git": safe}
     head = f"const KEEP={json.dumps(keep)};".encode("ascii")
     source = head + Path(__file__).with_name("relay.js").read_bytes()
     return b"%d\n" % len(source) + source
@@ -112,18 +105,10 @@ def relay_command(hops: Sequence[Hop], control: str | None, asking: Asking = "ne
 
     `control` is the path of a shared ssh connection, with %-escapes, or None.  Only programs on this machine ask.
 
-    :raises NeedsTerminalError: for a method that has no such command
-    :raises UnsupportedPlaceError: for an invalid name
+    :raises UnsupportedPlaceError: for an invalid name, or a method without such a command
     """
     # In a shell's double quotes, JavaScript's backquotes would run programs; these quotes are single.
     return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], asking)
-
-
-def line_command() -> str:
-    """Return the line that prints `HEARS` and runs the relay, in a shell at the place."""
-    bootstrap = f"process.stdout.write(`{HEARS}`);{_BOOTSTRAP}"
-    # Outside of the process group that Emacs kills with the line.
-    return f"$(command -v setsid) {shlex.join(['sh', '-c', _START, 'sh', bootstrap])}; exit"
 
 
 def terminal_command(
@@ -131,16 +116,11 @@ def terminal_command(
 ) -> list[str]:
     """Return the command that runs `command` there in `directory`, with the file `variables`.
 
-    It is for the local terminal with the number `terminal` or, for a method without such a command, for one that TRAMP
-    opens there.
+    It is for the local terminal with the number `terminal`.
 
-    :raises UnsupportedPlaceError: for an invalid name
+    :raises UnsupportedPlaceError: as `relay_command` does
     """
-    words = ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command]
-    try:
-        return _reach(hops, control, words, "terminal")
-    except NeedsTerminalError:
-        return words
+    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command], "terminal")
 
 
 def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking: Asking) -> list[str]:
@@ -158,7 +138,7 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
         elif hop.method in _METHODS:
             command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
         else:
-            raise NeedsTerminalError(f"TRAMP's method {hop.method} needs a terminal")
+            raise UnsupportedPlaceError(f"TRAMP's method {hop.method} is not served; {_INSTEAD}")
     return command
 
 
@@ -218,9 +198,10 @@ _METHODS: dict[str, Callable[[Hop, list[str], Asking], list[str]]] = {
     "podman": _container("podman"),
     "kubernetes": _kubectl,
 }
-METHODS = frozenset({*_SSH_METHODS, *_METHODS})
-"""TRAMP's methods with a program that needs no terminal."""
+_INSTEAD = f"visit files by one of {', '.join(sorted({*_SSH_METHODS, *_METHODS}))}, as /sudo:USER@HOST: for su"
+"""The remedy for another method: there is a way to most places by one of these."""
 
+_DOAS = "doas asks for a password; add a rule with nopass to doas.conf, or log in as that user by ssh"
 _FAILURES = (
     ("qwen-companion: no node", "there is no Node.js there, which Qwen Code needs; install it, or put `node' on PATH"),
     (
@@ -231,6 +212,12 @@ _FAILURES = (
     ("Permission denied", "ssh gets in by no key and was given no right password"),
     ("incorrect password attempt", "sudo was given no right password"),
     ("no password was provided", "sudo was given no password"),
+    (
+        "a password is required",
+        "sudo asks for a password; add a rule with NOPASSWD to sudoers, or log in as that user by ssh",
+    ),
+    ("Authentication required", _DOAS),
+    ("Authorization required", _DOAS),
     ("Could not resolve hostname", "there is no host of that name"),
     ("Connection refused", "no ssh server answers there"),
     ("Connection timed out", "it does not answer"),
@@ -240,13 +227,7 @@ _FAILURES = (
 
 def is_lasting(output: str) -> bool:
     """Return whether retrying is useless before the user acts, by the program's `output`."""
-    return any(text in output for text, _ in _FAILURES[:6]) or "qwen-companion: node" in output
-
-
-def asks_in_terminal(output: str) -> bool:
-    """Return whether a program asks for a password only in a terminal, by its `output`: sudo behind a hop, and doas."""
-    asks = ("a password is required", "Authentication required", "Authorization required")
-    return any(text in output for text in asks) and not is_lasting(output)
+    return any(text in output for text, _ in _FAILURES[:-3]) or "qwen-companion: node" in output
 
 
 def failure(output: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -13,8 +13,8 @@ from typing import Any, cast
 import anyio
 
 from qwen_companion.errors import CompanionError, first_error
-from qwen_companion.remote.channels import Channel
-from qwen_companion.remote.commands import asks_in_terminal, failure, is_lasting
+from qwen_companion.remote.channels import Channel, run_program
+from qwen_companion.remote.commands import failure, is_lasting
 from qwen_companion.remote.frames import (
     PART_BYTES,
     VERSION,
@@ -22,7 +22,6 @@ from qwen_companion.remote.frames import (
     Frame,
     FrameError,
     Kind,
-    credit_of,
     deadline,
     read_message,
     read_object,
@@ -56,13 +55,12 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 class LinkError(CompanionError):
     """The pipe to a place could not be opened, or has broken.
 
-    Retrying soon is useless if `lasting`, and without a terminal if `in_terminal`.
+    Retrying soon is useless if `lasting`.
     """
 
-    def __init__(self, text: str, *, lasting: bool = False, in_terminal: bool = False) -> None:
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
         super().__init__(text)
         self.lasting = lasting
-        self.in_terminal = in_terminal
 
 
 class UncertainError(LinkError):
@@ -106,18 +104,20 @@ class Link:
 
     def __init__(
         self,
-        open_channel: Callable[[], Awaitable[Channel]],
+        command: Sequence[str],
+        environ: Mapping[str, str],
         source: bytes,
         streams: Streams,
         changed: Callable[[Sequence[str]], None],
         is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`open_channel` opens a channel to the relay, over which its `source` is sent; the pipe carries `streams`.
+        """Run the relay by `command`, with the variables `environ`, send it its `source`, and carry `streams`.
 
         `changed` is called with the watched paths that have changed.  `is_asking` returns whether a program on the way
         waits for the user.
         """
-        self._open_channel = open_channel
+        self._command = command
+        self._environ = environ
         self._source = source
         self._streams = streams
         self._changed = changed
@@ -156,7 +156,7 @@ class Link:
 
     async def _run(self, ready: Callable[[Greeting], None]) -> None:
         try:
-            channel = self._channel = await self._open_channel()
+            channel = self._channel = await run_program(self._command, self._environ)
         except FileNotFoundError as error:
             raise LinkError(f"there is no program {error.filename}", lasting=True) from None
         try:
@@ -197,11 +197,7 @@ class Link:
     def _end(self, silent: str = "the connection has ended") -> LinkError:
         """Return why there is no relay, by its output, or `silent` without any."""
         printed = self._channel.printed if self._channel else ""
-        return LinkError(
-            failure(printed) if printed else silent,
-            lasting=is_lasting(printed),
-            in_terminal=self._greeting is None and asks_in_terminal(printed),
-        )
+        return LinkError(failure(printed) if printed else silent, lasting=is_lasting(printed))
 
     async def _ping(self) -> None:
         while True:
@@ -263,8 +259,6 @@ class Link:
                 request.done.set()
         elif frame.kind is Kind.EVENT:
             self._changed(strings(read_object(frame.payload).get("changed"))[:_EVENT_LIMIT])
-        elif frame.kind is Kind.CREDIT and frame.stream == 0 and self._channel is not None:
-            self._channel.note_taken(credit_of(frame.payload))
         else:
             self._streams.handle(frame)
 

@@ -22,8 +22,7 @@ from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.askpass import Askpass
-from qwen_companion.remote.channels import Way
-from qwen_companion.remote.commands import UnsupportedPlaceError, relay_source, terminal_command
+from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import LayerOf, lay
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects
@@ -39,9 +38,6 @@ LONGEST_PAUSE_S = 30.0
 
 _PORTS = range(20000, 32000)
 """Ports outside of the range that systems assign automatically."""
-
-LINE_LINGER_S = 600
-"""How long a relay goes on without a line of TRAMP, in seconds: it ends with Emacs, and nobody can tell the relay."""
 
 FAREWELL_S = 3.0
 """Seconds that a relay with a broken pipe may take to start again, so that it can be told to end."""
@@ -81,6 +77,7 @@ class Place:
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
         self._streams = Streams(server_port)
+        self._environ = environ
         self._layer_of = layer_of
         self._tell = tell
         self._roots_changed = roots_changed
@@ -103,7 +100,6 @@ class Place:
         self._failure = ""
         self._is_left = False
         """Whether a relay runs there without a pipe."""
-        self._way = Way(environ, os.path.join(spool, f"line-{self._token[:8]}.sock"), self._note_line)
 
     # --- For others
 
@@ -181,7 +177,7 @@ class Place:
         try:
             await self._run()
         finally:
-            if self._is_left and not self._way.is_line:
+            if self._is_left:
                 await self._say_farewell()
 
     async def _run(self) -> None:
@@ -239,7 +235,6 @@ class Place:
                 raise found from None
             self._failure = str(found)
             self._set_reachable(self.wanted.name, False)
-            self._way.is_line |= isinstance(found, LinkError) and found.in_terminal
             # A relay that cannot write its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
@@ -250,19 +245,14 @@ class Place:
         return lasting, was_open
 
     async def _new_link(self, control: str | None, asks: Mapping[str, str]) -> Link:
-        opener = self._way.opener(self.wanted.hops, control, asks)
-        keep_s = self.wanted.keep_s
-        linger = min(keep_s, LINE_LINGER_S) if self._way.is_line else keep_s
         return Link(
-            opener,
-            await in_thread(relay_source, self._token[:16], linger, is_paced=self._way.is_line),
+            relay_command(self.wanted.hops, control, "askpass" if asks else "never"),
+            {**self._environ, **asks},
+            await in_thread(relay_source, self._token[:16], self.wanted.keep_s),
             self._streams,
             self._note_changes,
             is_asking=lambda: self.askpass.is_asking,
         )
-
-    def _note_line(self, socket: str | None) -> None:
-        self._report("asking" if socket else "connecting", "Let TRAMP open a line there?" if socket else None, socket)
 
     async def _say_farewell(self) -> None:
         """Tell a relay with a broken pipe to end: an ssh connection shared with TRAMP breaks with Emacs."""
@@ -273,9 +263,9 @@ class Place:
     def _note_question(self, prompt: str | None) -> None:
         self._report("asking" if prompt else "connecting", prompt)
 
-    def _report(self, state: str, reason: str | None = None, line: str | None = None) -> None:
+    def _report(self, state: str, reason: str | None = None) -> None:
         roots = tuple(root.path for root in self._roots)
-        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment, line))
+        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment))
 
     def _warn(self, text: str) -> None:
         self._tell(Notice(f"{self.wanted.name}: {text}"))

@@ -59,13 +59,10 @@ function count(bytes) {
 }
 
 let unread = Buffer.alloc(0);
-let taken = 0; // bytes that have come over the pipe
 const parts = new Map(); // the beginnings of large requests, by their numbers
 
 function receive(data) {
     unread = Buffer.concat([unread, data]);
-    taken += data.length;
-    if (KEEP.paced) send(0, KINDS.credit, count(taken));
     while (unread.length >= HEAD) {
         const length = unread.readUInt32BE(5);
         if (length > MAX_REQUEST) return detach();
@@ -398,7 +395,6 @@ function attach(input, output) {
     detach();
     channel = { input, output };
     unread = Buffer.alloc(0);
-    taken = 0;
     parts.clear();
     clearTimeout(lingerTimer);
     clearInterval(holdTimer);
@@ -416,7 +412,6 @@ function attach(input, output) {
         layer: process.env.QWEN_CODE_SYSTEM_DEFAULTS_PATH || "/etc/qwen-code/system-defaults.json",
         now: performance.now(),
     }));
-    if (KEEP.paced) send(0, KINDS.credit, count(0));
     for (const stream of streams.values()) open(stream);
     input.on("data", (data) => {
         if (channel !== null && channel.input === input) receive(data);

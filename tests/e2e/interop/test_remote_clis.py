@@ -10,12 +10,11 @@ import time
 import pytest
 
 from editor import lisp_string
-from far import LINE_PLACES, PLACES, Far
+from far import PLACES, Far
 from stage import Stage
 from test_remote import (
     do_everything,
     far,
-    give_password,
     kill_and_wait,
     paste_image,
     propose,
@@ -71,28 +70,6 @@ def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) ->
     assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == lisp_string(str(far.project))
     *_, answered = (stage.model.next_request() for _ in range(4))
     assert "| # new" in "".join(answered.tool_results)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-@pytest.mark.parametrize("method", [pytest.param(method, marks=pytest.mark.at(method)) for method in LINE_PLACES])
-def test_the_main_job_where_only_tramp_gets(stage: Stage, far: Far, method: str) -> None:
-    """The bytes go through TRAMP, which asks for the password itself, as the user runs a command.
-
-    A line that breaks costs the CLI nothing.
-    """
-    assert far.place == LINE_PLACES[method].format_map(far.users)
-    do_everything(stage, far)
-    stage.emacs.eval('(delete-process "qwen-companion-line")')
-    stage.screen.wait_for("Let TRAMP open a line there?")
-    stage.emacs.command("qwen-companion-place-password")
-    if far.asks:
-        give_password(stage)
-    stage.screen.wait_until(lambda: "asking" not in stage.emacs.eval("(qwen-companion-remote-lighter)"), "the line")
-    propose(stage, far, "# after\n")
-    stage.model.say("Wrote it.")
-    stage.accept("Wrote it.")
-    stage.screen.wait_until(lambda: far.file.read_text() == "# after\n", "the text there")
-    paste_image(stage)
 
 
 @pytest.mark.at("ssh")

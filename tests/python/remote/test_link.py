@@ -24,8 +24,7 @@ from anyio import to_thread
 
 from qwen_companion.domain import Hop
 from qwen_companion.ide.peers import caller_at
-from qwen_companion.remote.channels import run_program
-from qwen_companion.remote.commands import HOLD_S, failure, relay_command, relay_source
+from qwen_companion.remote.commands import HOLD_S, failure, is_lasting, relay_command, relay_source
 from qwen_companion.remote.frames import MARK, VERSION, Decoder, Frame, Kind, read_message
 from qwen_companion.remote.link import Link, LinkError, RequestError, UncertainError
 from qwen_companion.remote.streams import MAX_STREAMS, Streams
@@ -530,8 +529,8 @@ async def test_a_relay_that_breaks_the_rules_is_left(home: Path, name: str) -> N
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(streams.run)
                 try:
-                    start = partial(run_program, says(home, data), environ(home))
-                    await Link(start, b"", streams, lambda _paths: None).run(lambda _: None)
+                    link = Link(says(home, data), environ(home), b"", streams, lambda _paths: None)
+                    await link.run(lambda _: None)
                 finally:
                     tasks.cancel_scope.cancel()
 
@@ -578,10 +577,8 @@ async def test_a_place_without_the_right_node_is_told(home: Path, node: str | No
         program.write_text(node)
         program.chmod(0o700)
     link = Link(
-        partial(
-            *(run_program, relay_command([Hop("docker", "box")], None)),
-            {**environ(home), "PATH": path, "SHELL": "/bin/false"},
-        ),
+        relay_command([Hop("docker", "box")], None),
+        {**environ(home), "PATH": path, "SHELL": "/bin/false"},
         relay_source("id", 0),
         Streams(1),
         lambda _paths: None,
@@ -591,7 +588,10 @@ async def test_a_place_without_the_right_node_is_told(home: Path, node: str | No
     assert caught.value.lasting is (reason != "broken")
 
 
-def test_failures_of_ssh_are_told_in_plain_words() -> None:
+def test_failures_of_programs_are_told_in_plain_words() -> None:
+    for output, remedy in (("sudo: a password is required", "NOPASSWD"), ("doas: Authentication required", "nopass")):
+        assert remedy in failure(output)
+        assert is_lasting(output)
     assert "host key" in failure("No ED25519 host key is known\nHost key verification failed.\n")
     assert "another one than before" in failure("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key veri")
     assert "password" in failure("rem@far: Permission denied (publickey).\n")

@@ -16,7 +16,6 @@ import pytest
 from qwen_companion.domain import PlaceNames, SharedDirectory
 from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles, PlaceVersion
 from qwen_companion.ide.targets import TargetError
-from qwen_companion.remote.channels import run_program
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies, version_of
 from qwen_companion.remote.streams import Streams
@@ -30,7 +29,7 @@ class Relay(Link):
     """Says `times` of a file, one after the other."""
 
     def __init__(self, times: list[object]) -> None:
-        super().__init__(partial(run_program, [], {}), b"", Streams(1), lambda _paths: None)
+        super().__init__([], {}, b"", Streams(1), lambda _paths: None)
         self._times = times
         self.asked: list[str] = []
 

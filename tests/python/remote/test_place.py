@@ -38,7 +38,6 @@ class Served:
         self.asked = anyio.Event()
         self.may_answer = anyio.Event()
         self.begins = False
-        self.line: str | None = None
         self.place: Place
 
     def make(self, port: int) -> Place:
@@ -69,7 +68,6 @@ class Served:
     def _tell(self, message: Notification) -> None:
         if isinstance(message, PlaceState):
             self.states.append(message.state)
-            self.line = message.line
             self._told.set()
 
     async def wait_for(self, state: str) -> None:
@@ -135,17 +133,6 @@ async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(
     assert served.lines == [b"hello\n"]
     assert served.reachable == [True, False, True]
     assert not (home / ".qwen").exists()
-
-
-async def test_where_a_program_wants_a_terminal_for_its_password_emacs_opens_a_line(home: Path) -> None:
-    served = Served(home)
-    (home.parent / "bin/docker").write_text("#!/bin/sh\necho 'sudo: a password is required' >&2; exit 1\n")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(served.make(1).run)
-        await served.wait_for("asking")
-        assert served.line is not None
-        assert Path(served.line).is_socket()
-        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("begins", [False, True])
