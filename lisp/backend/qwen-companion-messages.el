@@ -59,11 +59,9 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home environment line)
+  name state reason roots home environment)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
-  name copy time moved)
-(qwen-companion-messages-define "qwen-companion-place-version" PlaceVersion
-  name state revision branch)
+  name copy time)
 (qwen-companion-messages-define "qwen-companion-place-files" PlaceFiles
   place directory files)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand

@@ -16,7 +16,6 @@
 ;;; Code:
 
 (require 'subr-x)
-(require 'vc-hooks)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-conflicts)
 (require 'qwen-companion-disk)
@@ -42,9 +41,8 @@
   (when-let* ((qwen-companion-follow-writes)
               (buffer (get-file-buffer (qwen-companion-place-file-name payload))))
     (with-current-buffer buffer
-      (qwen-companion-follow-far--mark
-       (unless (qwen-companion-place-file-copy payload)
-         (or (qwen-companion-place-file-moved payload) 'deleted))))
+      (setq qwen-companion-follow-far-deleted (not (qwen-companion-place-file-copy payload)))
+      (force-mode-line-update))
     (when (qwen-companion-place-file-copy payload)
       (with-current-buffer buffer
         ;; There was no file.
@@ -53,38 +51,12 @@
       (qwen-companion-follow-far--look buffer payload)))
   nil)
 
-(defun qwen-companion-follow-far-on-version (payload)
-  "Handle the `place-version' call: record git's state of the file of PAYLOAD.
-Otherwise VC would ask TRAMP for it."
-  (let* ((name (qwen-companion-place-version-name payload))
-         (branch (qwen-companion-place-version-branch payload))
-         (buffer (get-file-buffer name)))
-    (when (and buffer (eq 'Git (vc-file-getprop name 'vc-backend)))
-      (with-current-buffer buffer
-        (vc-file-setprop name 'vc-state (qwen-companion-place-version-state payload))
-        (vc-file-setprop name 'vc-working-revision (qwen-companion-place-version-revision payload))
-        (vc-file-setprop name 'vc-git-symbolic-ref branch)
-        ;; Without a branch, VC would ask.
-        (when branch
-          ;; As root, do not ask whether the file is writable either.
-          (let ((buffer-read-only t))
-            (vc-mode-line name 'Git))))))
-  nil)
-
 (defun qwen-companion-follow-far--uncache ()
   "Make TRAMP forget that the directory of the current file did not exist.
 Otherwise it would offer to create it when the buffer is saved."
   (let ((directory (file-name-directory buffer-file-name)))
     (when-let* ((handler (find-file-name-handler directory 'dired-uncache)))
       (funcall handler 'dired-uncache directory))))
-
-(defun qwen-companion-follow-far--mark (mark)
-  "Show MARK in the current buffer's mode line, nothing for nil."
-  (unless (equal mark qwen-companion-follow-far-mark)
-    (setq qwen-companion-follow-far-mark mark)
-    (force-mode-line-update)
-    (when (stringp mark)
-      (qwen-companion-follow-say-renamed mark))))
 
 (defun qwen-companion-follow-far--cut-p (text)
   "Return non-nil when TEXT, the file's new text, lacks most of the old one.

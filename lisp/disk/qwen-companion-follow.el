@@ -117,10 +117,9 @@ edits."
   "The link of the current buffer to its file, nil when it is not followed.")
 (put 'qwen-companion-follow--link 'permanent-local t)
 
-(defvar-local qwen-companion-follow-far-mark nil
-  "The mark in the mode line of a buffer whose file is at another place, or nil.
-See `qwen-companion-follow--link'.")
-(put 'qwen-companion-follow-far-mark 'permanent-local t)
+(defvar-local qwen-companion-follow-far-deleted nil
+  "Non-nil when the current buffer's file, at another place, is deleted.")
+(put 'qwen-companion-follow-far-deleted 'permanent-local t)
 
 (defvar qwen-companion-follow--requests nil
   "The requests for edits that wait for the Python process.")
@@ -1051,10 +1050,11 @@ The file has changed already, or is about to."
 
 (defun qwen-companion-follow--shown-mark ()
   "Return the mark of the current buffer in the mode line, or nil."
-  (or (buffer-local-value 'qwen-companion-follow-far-mark
+  (if (buffer-local-value 'qwen-companion-follow-far-deleted
                           (or (buffer-base-buffer) (current-buffer)))
-      (when-let* ((link (qwen-companion-follow--link-of)))
-        (qwen-companion-follow--link-mark link))))
+      'deleted
+    (when-let* ((link (qwen-companion-follow--link-of)))
+      (qwen-companion-follow--link-mark link))))
 
 (defun qwen-companion-follow--mark (mark)
   "Show MARK in the current buffer's mode line, nothing for nil."
@@ -1081,12 +1081,8 @@ The file has changed already, or is about to."
   "Mark the current buffer as renamed to NEW, and offer to visit that file."
   (unless (equal new (qwen-companion-follow--link-mark qwen-companion-follow--link))
     (qwen-companion-follow--mark new)
-    (qwen-companion-follow-say-renamed new)))
-
-(defun qwen-companion-follow-say-renamed (new)
-  "Say that the file of the current buffer has the name NEW now."
-  (message "qwen-companion: %s was renamed to %s; M-x qwen-companion-follow-rename follows it"
-           (buffer-name) (qwen-companion-untrusted-path new)))
+    (message "qwen-companion: %s was renamed to %s; M-x qwen-companion-follow-rename follows it"
+             (buffer-name) (qwen-companion-untrusted-path new))))
 
 (defun qwen-companion-follow--search ()
   "Search the root for the deleted file of the current buffer.
@@ -1138,10 +1134,7 @@ Unsaved text stays unsaved."
       (user-error "%s is already visited in %s" (qwen-companion-untrusted-path new)
                   (buffer-name other)))
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
-      (let ((time (if qwen-companion-follow--link
-                      (qwen-companion-follow--recorded-time)
-                    (visited-file-modtime))))
-        (setq qwen-companion-follow-far-mark nil)
+      (let ((time (qwen-companion-follow--recorded-time)))
         (set-visited-file-name new t t)
         ;; Later changes of the file are to be noticed.
         (set-visited-file-modtime time)))))

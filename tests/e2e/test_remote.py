@@ -189,20 +189,14 @@ def follow(stage: Stage, far: Far) -> None:
     stage.emacs.eval(f"{buffer} (undo-boundary) (let ((last-command nil)) (undo 1)) (save-buffer))")
     assert far.file.read_text() == both
     stage.emacs.eval("(setq far-sent 0)")
-    moved = far.file.rename(far.project / "moved.py")
-    for shown in (" renamed", " deleted", "nil"):
+    far.file.unlink()
+    for shown in (" deleted", "nil"):
         stage.emacs.wait_until(
             f'(with-current-buffer "{far.file.name}" (equal {json.dumps(shown) if shown != "nil" else shown}'
             " (and (qwen-companion-follow-lighter) (substring-no-properties (qwen-companion-follow-lighter)))))"
         )
         assert stage.emacs.eval("far-sent") == "0"
-        if shown == " renamed":
-            moved.unlink()
-            far.file.write_text(both)
-            stage.emacs.wait_until(f'(with-current-buffer "{far.file.name}" (null (qwen-companion-follow-lighter)))')
-            far.file.unlink()
-        else:
-            far.file.write_text(both)
+        far.file.write_text(both)
 
 
 def test_the_main_job(stage: Stage, far: Far) -> None:

@@ -148,34 +148,6 @@
         (should (equal '("2") (mapcar #'qwen-companion-session-id
                                       (qwen-companion-ask--sessions "/home/me/other"))))))))
 
-(ert-deftest qwen-companion-remote-test-the-mode-line-says-how-git-has-a-file ()
-  "It is as VC would draw it, and nothing is asked of TRAMP."
-  (with-temp-buffer
-    (let ((file "/ssh:far:/p/a.py"))
-      (setq buffer-file-name file
-            vc-mode " Git-main")
-      (unwind-protect
-          (cl-flet ((told (state branch)
-                      (qwen-companion-follow-far-on-version
-                       (list :name file :state state :revision "0123456789" :branch branch))
-                      (substring-no-properties vc-mode)))
-            (told 'edited "main")
-            ;; VC has not found that it is git's.
-            (should (equal " Git-main" vc-mode))
-            (vc-file-setprop file 'vc-backend 'Git)
-            (cl-letf (((symbol-function 'tramp-file-name-handler)
-                       (lambda (operation &rest arguments)
-                         (should (memq operation '(expand-file-name file-remote-p substitute-in-file-name)))
-                         (let ((file-name-handler-alist nil)) (apply operation arguments)))))
-              (should (equal " Git:main" (told 'edited "main")))
-              (should (equal " Git-topic" (told 'up-to-date "topic")))
-              ;; Without a branch VC draws it when it is asked.
-              (should (equal " Git-topic" (told 'edited nil)))
-              (should (eq 'edited (vc-state file 'Git)))))
-        (vc-file-clearprops file)
-        (set-buffer-modified-p nil)
-        (setq buffer-file-name nil)))))
-
 (ert-deftest qwen-companion-remote-test-the-mode-line-calls-no-host ()
   "A name that ends in a colon makes `file-remote-p' ask the host for its home."
   (let ((file-name-handler-alist

@@ -13,7 +13,6 @@ import qwen_companion
 from qwen_companion import __main__ as entry
 from qwen_companion.emacs import messages, plists
 from qwen_companion.ide import context
-from qwen_companion.remote.commands import METHODS
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -70,11 +69,6 @@ def test_the_oldest_python_is_the_same_everywhere() -> None:
 )
 def test_emacs_and_the_process_go_by_the_same_number(value: int, name: str, file: str) -> None:
     assert constant(name, file) == str(value)
-
-
-def test_emacs_knows_the_methods_that_need_no_terminal() -> None:
-    [names] = found("lisp/terminal/qwen-companion-remote.el", r"-remote--methods\n  '\((.*)\)$")
-    assert set(re.findall(r'"(\w+)"', names)) == METHODS
 
 
 def test_emacs_knows_the_exit_codes_of_the_process() -> None:

@@ -963,27 +963,12 @@ class PlaceState(Notification):
 class PlaceFile(Notification):
     """`place-file`: the visited file `name` at a place was written at `time`, in ms since the epoch.
 
-    The file `copy` here has its bytes.  One without is not there any more; it may be `moved` to another name in Emacs.
+    The file `copy` here has its bytes.  One without is not there any more.
     """
 
     name: str
     copy: str | None
     time: int
-    moved: str | None = None
-
-
-@dataclass(frozen=True)
-class PlaceVersion(Notification):
-    """`place-version`: how git has the file `name` of a place, which a buffer visits, in the words of VC.
-
-    `revision` is the last commit, `branch` None where none is checked out.
-    """
-
-    method = "place-version"
-    name: str
-    state: domain.Word
-    revision: str
-    branch: str | None
 
 
 @dataclass(frozen=True)

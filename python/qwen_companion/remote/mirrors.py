@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +18,11 @@ from typing import Any, cast
 import anyio
 
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles, PlaceVersion
+from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.errors import CompanionError
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.targets import TargetError, is_text
-from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look, strings
+from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look
 from qwen_companion.threads import in_thread
 
 MAX_MIRRORS = 200
@@ -36,31 +35,6 @@ FRESH_S = 2.0
 
 MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Largest file there, in bytes, that is reviewed when the user has set no limit."""
-
-
-_HEADS = re.compile(r"# branch\.oid ([0-9a-f]{40,64})\0# branch\.head ([^\0]{1,250})\0")
-
-_FIELDS = {"1": 8, "u": 10}
-"""Number of blanks before the name, by the kind of the entry."""
-
-
-def version_of(status: str, name: str, shown: str) -> PlaceVersion | None:
-    """Return git's state of the file `name` of a repository, from its `status`, format 2 with the branch.
-
-    `shown` is Emacs's name of the file.  Return None without a commit, or for an unexpected status.
-    """
-    heads = _HEADS.match(status)
-    if heads is None:
-        return None
-    state = "up-to-date"
-    for line in status.split("\0"):
-        kind, *fields = line.split(" ", _FIELDS.get(line[:1], 0))
-        if len(fields) == _FIELDS.get(kind) and fields[-1] == name:
-            index, tree = fields[0][:1], fields[0][1:]
-            state = "conflict" if kind == "u" else {"A": "added", "D": "removed"}.get(index) or "edited"
-            state = "missing" if state == "edited" and tree == "D" else state
-    branch = heads[2] if heads[2].isprintable() and heads[2] != "(detached)" else None
-    return PlaceVersion(shown, state, heads[1], branch)
 
 
 class Copies:
@@ -84,9 +58,6 @@ class Copies:
         self._untold: set[str] = set()
         """Those whose state Emacs was not sent yet."""
         self._stale: set[str] = set()
-        self._versions: dict[str, PlaceVersion] = {}
-        """Git's states of these files, as last sent to Emacs."""
-        self._are_versions_stale = False
         self._stale_noted = anyio.Event()
 
     @property
@@ -99,8 +70,6 @@ class Copies:
         for path in paths:
             self._fresh_until.pop(path, None)
         self._stale.update(path for path in paths if path in self._paths)
-        # The change names a repository if git has written to it.
-        self._are_versions_stale |= any(path in self._visited or path.endswith("/.git") for path in paths)
         self._stale_noted.set()
 
     def set_visited(self, paths: Iterable[str]) -> None:
@@ -110,8 +79,6 @@ class Copies:
             self._track(path)
             self._untold.add(path)
             self._stale.add(path)
-            self._versions.pop(path, None)
-            self._are_versions_stale = True
             self._stale_noted.set()
 
     async def run(self) -> None:
@@ -124,24 +91,6 @@ class Copies:
             while self._stale:
                 with suppress(CompanionError, OSError):
                     await self._update(self._stale.pop())
-            if self._are_versions_stale:
-                with suppress(CompanionError):
-                    await self._send_versions()
-
-    async def _send_versions(self) -> None:
-        """Send Emacs git's state of each visited file whose state has changed.
-
-        :raises LinkError, RequestError: when that is unavailable
-        """
-        self._are_versions_stale = False
-        answer = await self._link().request("versions", paths=sorted(self._visited)) if self._visited else {}
-        for item in objects(answer.get("repositories")):
-            text, repository = str(item.get("text")), str(item.get("repository"))
-            for file in self._visited.intersection(strings(item.get("files"))):
-                found = version_of(text, os.path.relpath(file, repository), self._here(file))
-                if found is not None and self._versions.get(file) != found:
-                    self._versions[file] = found
-                    self._tell(found)
 
     async def review_file(self, path: str) -> tuple[str, str | None]:
         """Return the file here with which a proposal for the file `path` there is compared.
@@ -280,8 +229,7 @@ class Copies:
         changed = await in_thread(self._write, self._name(path), data)
         if data is None and path in self._visited and path not in self._untold:
             self._untold.add(path)
-            now = strings([(await self._link().request("moved", path=path)).get("path")])
-            self._tell(PlaceFile(self._here(path), None, 0, self._here(now[0]) if now else None))
+            self._tell(PlaceFile(self._here(path), None, 0))
         if written_at > 0 and path in self._visited and (changed or path in self._untold):
             self._untold.discard(path)
             self._tell(PlaceFile(self._here(path), self._name(path), written_at))

@@ -559,7 +559,6 @@ function readPart(file, offset, length) {
         const found = fs.fstatSync(descriptor);
         if (!found.isFile()) throw new Error("not a regular file");
         const data = Buffer.alloc(length), size = fs.readSync(descriptor, data, 0, length, offset);
-        if (inodes.has(file)) inodes.set(file, found.ino);
         return { data: data.subarray(0, size), more: size === length, time: found.mtimeMs };
     } finally {
         fs.closeSync(descriptor);
@@ -570,7 +569,6 @@ function readPart(file, offset, length) {
 
 const watched = new Map();
 let wanted = new Map(); // files that are watched, by their own names and those of what they link to
-let inodes = new Map(); // those of the files that were asked for, where they were read
 const changed = new Set();
 let gathering = null;
 
@@ -588,19 +586,12 @@ function tell(file) {
 }
 
 function watch(files) {
-    inodes = new Map(files.map((file) => [file, inodes.get(file)]));
     const before = wanted;
     wanted = new Map();
     for (const file of files) {
         const real = guarded(fs.realpathSync, file);
         for (const name of new Set([file, real.error ? file : real])) {
             wanted.set(name, [...(wanted.get(name) || []), file]);
-        }
-    }
-    // What git writes last in a commit, and where it notes a branch, stand for the repository.
-    for (const repository of repositoriesOf(files).keys()) {
-        for (const name of ["index", "HEAD"].map((each) => path.join(repository, ".git", each))) {
-            if (isFile(name)) wanted.set(name, [path.dirname(name)]);
         }
     }
     for (const name of before.keys()) if (!wanted.has(name)) fs.unwatchFile(name);
@@ -1060,12 +1051,6 @@ const REQUESTS = {
     // With the time that TRAMP knows of a link.
     read: ({ path: file, offset }) => ({ ...readPart(file, offset, MAX_READ), time: fs.lstatSync(file).mtimeMs }),
     watch: ({ paths }) => (watch(paths), {}),
-    // The name that a watched file has now which is not where it was; null if it is not found in the project.
-    async moved({ path: file }) {
-        const directory = path.dirname(file), root = above(directory, [".git"]) || directory, inode = inodes.get(file);
-        const now = (await list(root)).find((name) => guarded(fs.lstatSync, path.join(root, name)).ino === inode);
-        return { path: inode && now ? path.join(root, now) : null };
-    },
     // The files of a root that have changed since the reply `since`, all of them where that was not the last one; with
     // the bytes of those that were told before, but those to `skip`, and with the texts of `files`.
     async tree({ root, since, skip, files, watch: on }) {
@@ -1096,16 +1081,6 @@ const REQUESTS = {
             if (others === 0) throw new Error("it is in the last commit already");
         }
         return { staged: await count() };
-    },
-    // What git says of repositories and of the files in them.
-    async versions({ paths }) {
-        const words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames", "--"];
-        const found = [];
-        for (const [repository, files] of repositoriesOf(paths)) {
-            const names = files.map((file) => path.relative(repository, file));
-            found.push({ repository, files, text: (await git(repository, [...words, ...names])).toString() });
-        }
-        return { repositories: found };
     },
     work: ({ pid }) => workOf(pid),
     // Have the CLI read a line.  One that is not whole would spoil the next one.

@@ -663,8 +663,6 @@ async def test_git_runs_nothing_of_a_repository_there(home: Path) -> None:
     path = f"node_modules/.bin:{home.parent}/bin:/usr/bin:/bin"
     files = [str(root / name) for name in ("a.txt", "b.txt", "sub/c.txt")]
     async with linked(home, variables={"PATH": path, "GIT_DIR": "/nowhere"}) as (link, _, _):
-        said, _ = await link.ask("versions", paths=files)
-        assert " a.txt" in said["repositories"][0]["text"]
         checked, _ = await link.ask("check", paths=files)
         assert [file["ignored"] for file in checked["files"]] == [False, False, False]
         names, _ = await link.ask("names", root=str(root))
