@@ -46,12 +46,6 @@ The option `qwen-companion-remote-places' controls whether PLACE is served."
   "Return the last message about PLACE, a property list, or nil."
   (cdr (assoc place qwen-companion-places--served)))
 
-(defun qwen-companion-places-asking ()
-  "Return a place whose connection asks for a password, or nil."
-  (seq-find (lambda (place)
-              (eq 'asking (plist-get (qwen-companion-places-message place) :state)))
-            (qwen-companion-places)))
-
 (defun qwen-companion-places-set (place message)
   "Store MESSAGE, the newest about PLACE; with nil, remove PLACE."
   (setq qwen-companion-places--served

@@ -190,47 +190,13 @@ With a prefix argument LEAVE, leave them alone."
    'qwen-companion-remote-places
    (cons (cons place (if leave 'leave 'serve))
          (assoc-delete-all place (copy-sequence qwen-companion-remote-places))))
+  ;; Send the list again even if it is the same: a place that was not reached is tried again.
+  (setq qwen-companion-remote--sent nil)
   (qwen-companion-roots-update)
   (message (if leave
                "CLIs at %s are not served"
              "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
-
-;;; Passwords
-
-(defvar qwen-companion-remote--known nil
-  "Places that were given a password of auth-source: a second one is read.")
-
-(declare-function auth-source-pick-first-password "auth-source" (&rest spec))
-
-(defun qwen-companion-remote--known-password (place prompt)
-  "Return the password of auth-source for PLACE, which asks PROMPT, or nil."
-  (when (and (string-match-p "password" prompt)
-             ;; A machine on the way may ask, with words of its own.
-             (not (file-remote-p place 'hop))
-             (not (member place qwen-companion-remote--known)))
-    (require 'auth-source)
-    (when-let* ((user (or (file-remote-p place 'user) (user-login-name)))
-                (secret (auth-source-pick-first-password
-                         :host (file-remote-p place 'host) :user user
-                         :port (file-remote-p place 'method))))
-      (push place qwen-companion-remote--known)
-      secret)))
-
-;;;###autoload
-(defun qwen-companion-place-password ()
-  "Answer the password prompt of a connection to a place.
-Use the password of auth-source, else read one in the minibuffer; empty
-input means none."
-  (interactive)
-  (let* ((place (or (qwen-companion-places-asking)
-                    (user-error "No place asks for a password")))
-         (prompt (qwen-companion-remote--reason place))
-         (secret (or (qwen-companion-remote--known-password place prompt)
-                     (read-passwd (format "%s: %s " (qwen-companion-places-label place) prompt)))))
-    (qwen-companion-backend-call
-     'place-password (append (list :place place)
-                             (unless (string-empty-p secret) (list :secret secret))))))
 
 ;;; Running a CLI
 
@@ -340,11 +306,7 @@ Show a message when it cannot be reached, or is again."
     (unless (equal variables (qwen-companion-place-environment known))
       (qwen-companion-remote--set-environment place variables))
     (unless (eq state before)
-      (force-mode-line-update t)
-      (when (eq state 'asking)
-        (qwen-companion-backend-notice
-         (format "%s asks: %s  M-x qwen-companion-place-password answers"
-                 (qwen-companion-places-label place) (qwen-companion-remote--reason place)))))
+      (force-mode-line-update t))
     (when (and (memq state '(failed lost)) (not (memq before '(failed lost connecting))))
       (qwen-companion-backend-notice
        (format "the CLIs at %s are not served: %s%s" place (qwen-companion-remote--reason place)

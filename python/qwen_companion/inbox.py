@@ -82,7 +82,6 @@ class Inbox:
             messages.ToolAnswer: self.tools.handle,
             messages.PlacesWanted: self.places.want,
             messages.RunAt: self.places.run_at,
-            messages.PlacePassword: self.places.give_password,
             messages.ListPlaceFiles: self.places.list_files,
             messages.RewindRecorded: self.rewinds.handle,
             messages.DaemonCall: self.daemon.handle,

@@ -224,7 +224,7 @@ class Far:
         found: list[psutil.Process] = []
         for process in self._sandbox.processes():
             with suppress(psutil.NoSuchProcess):
-                if "NumberOfPasswordPrompts=1" in process.cmdline():
+                if "BatchMode=yes" in process.cmdline():
                     found.append(process)
         return found
 
@@ -266,11 +266,10 @@ class Far:
         ssh = f'/usr/bin/ssh -F {self.root}/ssh_config "$@"'
         self._write_ssh(f'[ "$1" != -T ] || {{ sleep {start}; exec {sys.executable} {script} {seconds / 2} {ssh}; }}\n')
 
-    def want_password(self, password: str) -> None:
-        """Make the next ssh that has no terminal ask for `password`, as it does where no key is known."""
-        ask = """"$SSH_ASKPASS" "rem@far's password: " """.strip()
+    def want_password(self, *, is_logged_in: bool) -> None:
+        """Make the next ssh without a terminal fail unless TRAMP `is_logged_in`, as where no key is known."""
         refuse = "{ echo 'Permission denied (password).' >&2; exit 255; }"
-        self._write_ssh(f'[ -z "$SSH_ASKPASS" ] || [ "$({ask})" = {password} ] || {refuse}\n')
+        self._write_ssh("" if is_logged_in else f'[ "$1" != -T ] || {refuse}\n')
 
     @property
     def apart(self) -> list[str]:

@@ -241,24 +241,6 @@
         (should (equal '("a\\ b.py" "aa") (complete)))
         (should (length= calls 1))))))
 
-;; The password of the last machine would go to one on the way, which asks with words of its own.
-(ert-deftest qwen-companion-remote-test-a-known-password-goes-to-no-machine-on-the-way ()
-  "A password of auth-source is given once, and only where one machine is reached."
-  (let* ((file (make-temp-file "qwen-companion-auth-" nil nil "machine far login me port ssh password known\n"))
-         (auth-sources (list file))
-         (auth-source-do-cache nil)
-         (qwen-companion-remote--known nil))
-    (unwind-protect
-        (pcase-dolist (`(,place ,secret)
-                       '(("/ssh:me@far:" "known") ("/ssh:me@far:" "typed")
-                         ("/ssh:me@near|ssh:me@far:" "typed")))
-          (qwen-companion-remote-test--with
-            (qwen-companion-places-set place (list :name place :state 'asking :reason "Your password:"))
-            (cl-letf (((symbol-function 'read-passwd) (lambda (&rest _) "typed")))
-              (qwen-companion-place-password))
-            (should (equal `((place-password :place ,place :secret ,secret)) calls))))
-      (delete-file file))))
-
 (ert-deftest qwen-companion-remote-test-a-proposal-of-no-served-place-is-refused ()
   "A remote name that a CLI of this machine says is refused too."
   (qwen-companion-remote-test--with

@@ -671,14 +671,6 @@ class RunAt:
 
 
 @dataclass(frozen=True)
-class PlacePassword:
-    """`place-password`: the `secret` that the way to `place` asks for, nil for no answer."""
-
-    place: str
-    secret: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
 class ListPlaceFiles:
     """`list-place-files`: asks for the names of the files below `directory` at `place`, by its name there."""
 
@@ -686,7 +678,7 @@ class ListPlaceFiles:
     directory: str
 
 
-PlaceCall = RunAt | PlacePassword | ListPlaceFiles
+PlaceCall = RunAt | ListPlaceFiles
 """What is asked of a place."""
 
 
@@ -942,10 +934,9 @@ class ExclusionList(Notification):
 
 @dataclass(frozen=True)
 class PlaceState(Notification):
-    """`place`: the state of the pipe to the place `name`: "connecting", "asking", "ready", "lost" or "failed".
+    """`place`: the state of the pipe to the place `name`: "connecting", "ready", "lost" or "failed".
 
     Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
-    While a password is asked for, it is the prompt.
     `roots` are the workspace roots there, and `home` the home directory, by their names at the place.  `environment`
     has the variables of terminals there.
     """

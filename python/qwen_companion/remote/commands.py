@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from qwen_companion import git
 from qwen_companion.domain import Hop
@@ -28,9 +27,6 @@ _SSH_OPTIONS = (
     # The user's forwardings belong to their own connections; a shared connection would outlive ours.
     *("-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no"),
 )
-
-Asking = Literal["terminal", "askpass", "never"]
-"""How a program may ask for a password: in its terminal, by the askpass program in its variables, or never."""
 
 # For any shell: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
 _ADD_PATH = (
@@ -100,15 +96,15 @@ def relay_source(identifier: str, seconds: int, hold: float = HOLD_S) -> bytes:
     return b"%d\n" % len(source) + source
 
 
-def relay_command(hops: Sequence[Hop], control: str | None, asking: Asking = "never") -> list[str]:
+def relay_command(hops: Sequence[Hop], control: str | None) -> list[str]:
     """Return the command that runs the relay at the place with `hops`, over a pipe.
 
-    `control` is the path of a shared ssh connection, with %-escapes, or None.  Only programs on this machine ask.
+    `control` is the path of a shared ssh connection, with %-escapes, or None.  No program asks for a password.
 
     :raises UnsupportedPlaceError: for an invalid name, or a method without such a command
     """
     # In a shell's double quotes, JavaScript's backquotes would run programs; these quotes are single.
-    return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], asking)
+    return _reach(hops, control, ["sh", "-c", _START, "sh", _BOOTSTRAP], in_terminal=False)
 
 
 def terminal_command(
@@ -120,10 +116,12 @@ def terminal_command(
 
     :raises UnsupportedPlaceError: as `relay_command` does
     """
-    return _reach(hops, control, ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command], "terminal")
+    return _reach(
+        hops, control, ["sh", "-c", _RUN, "sh", directory, variables, str(terminal), *command], in_terminal=True
+    )
 
 
-def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking: Asking) -> list[str]:
+def _reach(hops: Sequence[Hop], control: str | None, command: list[str], in_terminal: bool) -> list[str]:
     if not hops:
         raise UnsupportedPlaceError("TRAMP does not know its method")
     left = list(hops)
@@ -134,23 +132,16 @@ def _reach(hops: Sequence[Hop], control: str | None, command: list[str], asking:
                 raise UnsupportedPlaceError(f"{name!r} is no name of a host or user")
         if hop.method in _SSH_METHODS:
             # As in TRAMP, each hop runs the next ssh, with its own names, keys and known hosts.
-            command = _ssh(hop, None if left else control, command, _asking_at(left, asking))
+            command = _ssh(hop, None if left else control, command, in_terminal)
         elif hop.method in _METHODS:
-            command = _METHODS[hop.method](hop, command, _asking_at(left, asking))
+            command = _METHODS[hop.method](hop, command, in_terminal)
         else:
             raise UnsupportedPlaceError(f"TRAMP's method {hop.method} is not served; {_INSTEAD}")
     return command
 
 
-def _asking_at(before: Sequence[Hop], asking: Asking) -> Asking:
-    """Return how a program behind the hops `before` asks."""
-    return "never" if before and asking == "askpass" else asking
-
-
-def _ssh(hop: Hop, control: str | None, command: Sequence[str], asking: Asking) -> list[str]:
-    words = ["ssh", "-tt" if asking == "terminal" else "-T", *_SSH_OPTIONS]
-    if asking != "terminal":
-        words += ["-o", "NumberOfPasswordPrompts=1" if asking == "askpass" else "BatchMode=yes"]
+def _ssh(hop: Hop, control: str | None, command: Sequence[str], in_terminal: bool) -> list[str]:
+    words = ["ssh", *(["-tt"] if in_terminal else ["-T", "-o", "BatchMode=yes"]), *_SSH_OPTIONS]
     if control is not None:
         words += ["-o", f"ControlPath={control}"]
     if hop.user:
@@ -160,38 +151,30 @@ def _ssh(hop: Hop, control: str | None, command: Sequence[str], asking: Asking) 
     return [*words, "--", hop.host, f"exec {shlex.join(command)}"]
 
 
-def _sudo(hop: Hop, command: list[str], asking: Asking) -> list[str]:
-    options = {"terminal": [], "askpass": ["-A"], "never": ["-n"]}[asking]
-    return ["sudo", *options, "-H", "-u", hop.user or "root", "--", *command]
+def _sudo(hop: Hop, command: list[str], in_terminal: bool) -> list[str]:
+    return ["sudo", *([] if in_terminal else ["-n"]), "-H", "-u", hop.user or "root", "--", *command]
 
 
-def _doas(hop: Hop, command: list[str], asking: Asking) -> list[str]:
-    return ["doas", *([] if asking == "terminal" else ["-n"]), "-u", hop.user or "root", *command]
+def _doas(hop: Hop, command: list[str], in_terminal: bool) -> list[str]:
+    return ["doas", *([] if in_terminal else ["-n"]), "-u", hop.user or "root", *command]
 
 
-def _container(program: str) -> Callable[[Hop, list[str], Asking], list[str]]:
-    def reach(hop: Hop, command: list[str], asking: Asking) -> list[str]:
+def _container(program: str) -> Callable[[Hop, list[str], bool], list[str]]:
+    def reach(hop: Hop, command: list[str], in_terminal: bool) -> list[str]:
         user = ["-u", hop.user] if hop.user else []
-        return [program, "exec", "-it" if asking == "terminal" else "-i", *user, hop.host, *command]
+        return [program, "exec", "-it" if in_terminal else "-i", *user, hop.host, *command]
 
     return reach
 
 
-def _kubectl(hop: Hop, command: list[str], asking: Asking) -> list[str]:
+def _kubectl(hop: Hop, command: list[str], in_terminal: bool) -> list[str]:
     container, _, pod = hop.host.rpartition(".")
-    return [
-        "kubectl",
-        "exec",
-        "-it" if asking == "terminal" else "-i",
-        pod,
-        *(["-c", container] if container else []),
-        "--",
-        *command,
-    ]
+    options = ["-c", container] if container else []
+    return ["kubectl", "exec", "-it" if in_terminal else "-i", pod, *options, "--", *command]
 
 
 _SSH_METHODS = frozenset({"ssh", "sshx", "scp", "scpx", "rsync"})
-_METHODS: dict[str, Callable[[Hop, list[str], Asking], list[str]]] = {
+_METHODS: dict[str, Callable[[Hop, list[str], bool], list[str]]] = {
     "sudo": _sudo,
     "doas": _doas,
     "docker": _container("docker"),
@@ -209,9 +192,11 @@ _FAILURES = (
         "its host key is another one than before; find out why, then see ssh-keygen -R",
     ),
     ("Host key verification failed", "ssh does not know its host key; log in there once with ssh in a terminal"),
-    ("Permission denied", "ssh gets in by no key and was given no right password"),
-    ("incorrect password attempt", "sudo was given no right password"),
-    ("no password was provided", "sudo was given no password"),
+    (
+        "Permission denied",
+        "ssh needs a password; let TRAMP log in by visiting a file there, with `tramp-use-connection-share' at its "
+        "default, or add a key to ssh-agent; M-x qwen-companion-serve-place tries again",
+    ),
     (
         "a password is required",
         "sudo asks for a password; add a rule with NOPASSWD to sudoers, or log in as that user by ssh",

@@ -109,19 +109,16 @@ class Link:
         source: bytes,
         streams: Streams,
         changed: Callable[[Sequence[str]], None],
-        is_asking: Callable[[], bool] = lambda: False,
     ) -> None:
         """Run the relay by `command`, with the variables `environ`, send it its `source`, and carry `streams`.
 
-        `changed` is called with the watched paths that have changed.  `is_asking` returns whether a program on the way
-        waits for the user.
+        `changed` is called with the watched paths that have changed.
         """
         self._command = command
         self._environ = environ
         self._source = source
         self._streams = streams
         self._changed = changed
-        self._is_asking = is_asking
         self._channel: Channel | None = None
         self._decoder = Decoder()
         self._writing = anyio.Lock()
@@ -177,11 +174,10 @@ class Link:
                 await channel.close()
 
     async def _wait_for_greeting(self) -> Greeting:
-        while self._greeting is None:
-            with anyio.move_on_after(START_S):
-                await self._greeted.wait()
-            if self._greeting is None and not self._is_asking():
-                raise self._end("it does not answer")
+        with anyio.move_on_after(START_S):
+            await self._greeted.wait()
+        if self._greeting is None:
+            raise self._end("it does not answer")
         return self._greeting
 
     async def _quit(self, channel: Channel) -> None:

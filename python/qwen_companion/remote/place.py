@@ -21,7 +21,6 @@ from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.guard import Keys
-from qwen_companion.remote.askpass import Askpass
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import LayerOf, lay
@@ -84,7 +83,6 @@ class Place:
         self._stirred = stirred
         self._set_reachable = set_reachable
         self.copies = Copies(self.names, spool, self.link, tell)
-        self.askpass = Askpass(spool, self._token[:8], self._note_question)
         self._link: Link | None = None
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
@@ -114,7 +112,7 @@ class Place:
     def want(self, wanted: WantedPlace) -> None:
         """Set Emacs's description of the place; retry at once if it was unreachable."""
         before, self.wanted = self.wanted, wanted
-        if replace(wanted, files=()) != replace(before, files=()):
+        if self._link is None or replace(wanted, files=()) != replace(before, files=()):
             self._again.set()
 
     def lay_again(self) -> None:
@@ -185,10 +183,6 @@ class Place:
             tasks.start_soon(self._streams.run)
             tasks.start_soon(self.context.run)
             tasks.start_soon(self.copies.run)
-            # Without it, ssh and sudo do not ask.
-            asks: Mapping[str, str] = {}
-            with suppress(OSError):
-                asks = await tasks.start(self.askpass.serve)
             pause = FIRST_PAUSE_S
             while True:
                 self._again = anyio.Event()
@@ -196,7 +190,7 @@ class Place:
                     self._settled = anyio.Event()
                 self._report("connecting")
                 try:
-                    lasting, was_open = await self._run_once(asks)
+                    lasting, was_open = await self._run_once()
                 except UnsupportedPlaceError as error:
                     self._failure, lasting, was_open = str(error), True, False
                 self._settled.set()
@@ -205,14 +199,12 @@ class Place:
                 with anyio.move_on_after(None if lasting else pause):
                     await self._again.wait()
 
-    async def _run_once(self, asks: Mapping[str, str]) -> tuple[bool, bool]:
+    async def _run_once(self) -> tuple[bool, bool]:
         """Open the pipe until it breaks; return whether the reason is lasting, and whether it was open.
-
-        Programs with the variables `asks` may ask for passwords.
 
         :raises UnsupportedPlaceError: when no command can open it
         """
-        link = await self._new_link(self.wanted.control, asks)
+        link = await self._new_link(self.wanted.control)
         greeted = anyio.Event()
         lasting = was_open = False
 
@@ -244,24 +236,20 @@ class Place:
             self.context.set_link(None)
         return lasting, was_open
 
-    async def _new_link(self, control: str | None, asks: Mapping[str, str]) -> Link:
+    async def _new_link(self, control: str | None) -> Link:
         return Link(
-            relay_command(self.wanted.hops, control, "askpass" if asks else "never"),
-            {**self._environ, **asks},
+            relay_command(self.wanted.hops, control),
+            self._environ,
             await in_thread(relay_source, self._token[:16], self.wanted.keep_s),
             self._streams,
             self._note_changes,
-            is_asking=lambda: self.askpass.is_asking,
         )
 
     async def _say_farewell(self) -> None:
         """Tell a relay with a broken pipe to end: an ssh connection shared with TRAMP breaks with Emacs."""
         with anyio.move_on_after(self.farewell_s, shield=True) as scope, suppress(CompanionError):
-            link = await self._new_link(None, {})
+            link = await self._new_link(None)
             await link.run(lambda _greeting: scope.cancel())
-
-    def _note_question(self, prompt: str | None) -> None:
-        self._report("asking" if prompt else "connecting", prompt)
 
     def _report(self, state: str, reason: str | None = None) -> None:
         roots = tuple(root.path for root in self._roots)

@@ -14,7 +14,6 @@ from qwen_companion.doors.prompt_files import submission
 from qwen_companion.emacs.messages import (
     ListPlaceFiles,
     Notification,
-    PlacePassword,
     PlacesWanted,
     RunAt,
     RunCommand,
@@ -126,11 +125,6 @@ class Places:
             self._tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
         else:
             self._tasks.start(found.place.run_at, request)
-
-    def give_password(self, message: PlacePassword) -> None:
-        """Answer a place's question for a password."""
-        if message.place in self._open:
-            self._open[message.place].place.askpass.answer(message.secret)
 
     async def read_more(self, name: str, path: str, offset: int) -> bytes:
         """Return a piece of the file `path` at the place `name` from `offset` on; empty if it cannot be read."""

@@ -49,14 +49,6 @@ def test_each_method_has_its_command() -> None:
     assert heads(Hop("kubernetes", "app.pod")) == ["kubectl", "exec", "-i", "pod", "-c", "app", "--"]
 
 
-def test_only_programs_here_may_ask_for_a_password() -> None:
-    assert "NumberOfPasswordPrompts=1" in relay_command([Hop("ssh", "a"), Hop("ssh", "b")], None, "askpass")
-    assert relay_command([Hop("sudo", "localhost", "x")], None, "askpass")[1] == "-A"
-    behind = relay_command([Hop("ssh", "a"), Hop("sudo", "a", "root")], None, "askpass")
-    assert "BatchMode=yes" not in behind
-    assert shlex.split(behind[-1])[:3] == ["exec", "sudo", "-n"]
-
-
 def test_a_shared_connection_is_used_for_the_first_hop_only() -> None:
     assert "ControlPath=/tmp/c.%C" in relay_command([Hop("ssh", "host")], "/tmp/c.%C")
     *first, second = relay_command([Hop("ssh", "a"), Hop("ssh", "b")], "/tmp/c.%C")

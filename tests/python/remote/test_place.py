@@ -31,6 +31,7 @@ class Served:
     def __init__(self, home: Path) -> None:
         self._home = home
         self.states: list[str] = []
+        self.reason: str | None = None
         self._told = anyio.Event()
         self.reachable: list[bool] = []
         self.keys: list[Keys | None] = []
@@ -68,6 +69,7 @@ class Served:
     def _tell(self, message: Notification) -> None:
         if isinstance(message, PlaceState):
             self.states.append(message.state)
+            self.reason = message.reason
             self._told.set()
 
     async def wait_for(self, state: str) -> None:
@@ -133,6 +135,22 @@ async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(
     assert served.lines == [b"hello\n"]
     assert served.reachable == [True, False, True]
     assert not (home / ".qwen").exists()
+
+
+async def test_a_place_that_needs_a_password_is_tried_again_when_it_is_wanted_again(home: Path) -> None:
+    """As when the user has let TRAMP log in there: the list of places may be the same."""
+    served = Served(home)
+    (home.parent / "bin/docker").write_text("#!/bin/sh\necho 'me@box: Permission denied (password).' >&2; exit 255\n")
+    async with anyio.create_task_group() as tasks:
+        place = served.make(1)
+        tasks.start_soon(place.run)
+        await served.wait_for("failed")
+        assert served.reason is not None
+        assert "let TRAMP log in" in served.reason
+        write_program(home, home)
+        place.want(place.wanted)
+        await served.wait_for("ready")
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("begins", [False, True])
