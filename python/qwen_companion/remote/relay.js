@@ -13,7 +13,7 @@
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile, execFileSync } = require("child_process");
 
-const VERSION = 4;
+const VERSION = 5;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
@@ -308,14 +308,16 @@ const home = os.homedir();
 const folder = path.join(process.env.QWEN_HOME || path.join(home, ".qwen"), "ide");
 const made = [];
 const laid = new Set();
-const OURS = /^(?:emacs-|\.emacs-)(\d+)-(\d+)\.[\w.]+$/; // process and its start
+const OURS = /^\.?emacs-(\d+)-(\d+-\w+)\.[\w.]+$/; // process, and its start with its namespace
+
+// The number of a process says which one it is only in its namespace, and until the next boot; containers may share a home.
+const namespace = crypto.createHash("sha1").update([
+    guarded(fs.readFileSync, "/proc/sys/kernel/random/boot_id"), guarded(fs.readlinkSync, "/proc/self/ns/pid"),
+].join()).digest("hex").slice(0, 8);
 
 function start() {
-    try {
-        return startOf("self");
-    } catch {
-        return "0";
-    }
+    const found = guarded(startOf, "self");
+    return `${found.error ? 0 : found}-${namespace}`;
 }
 
 function prepare() {
@@ -349,7 +351,7 @@ function lay({ kind, port, text }) {
 }
 
 // Remove what a relay has left that was killed.  A discovery file says whose it is by `emacsRelay`.
-function clear() {
+async function clear() {
     let names = [];
     try {
         names = fs.readdirSync(folder);
@@ -364,16 +366,21 @@ function clear() {
                 const mark = JSON.parse(fs.readFileSync(file, "utf8")).emacsRelay;
                 owner = mark && [name, String(mark.pid), String(mark.started)];
             }
-            if (owner && !lives(owner[1], owner[2])) fs.unlinkSync(file);
+            if (owner && !await lives(owner[1], owner[2], names)) fs.unlinkSync(file);
         } catch {
             // not ours, or gone
         }
     }
 }
 
-function lives(pid, started) {
+async function lives(pid, started, names) {
+    const [ticks, its] = started.split("-");
+    if (its !== namespace) {
+        const socket = names.find((name) => name.startsWith(`emacs-${pid}-${started}.`) && name.endsWith(".sock"));
+        return !socket || await answers(path.join(folder, socket));
+    }
     try {
-        return startOf(pid) === started;
+        return startOf(pid) === ticks;
     } catch {
         if (fs.existsSync("/proc/self/stat")) return false;
     }
@@ -383,6 +390,17 @@ function lives(pid, started) {
     } catch (error) {
         return error.code === "EPERM";
     }
+}
+
+// Whether a relay has the socket `file`; it goes on with its own pipe as long as nothing is sent.
+function answers(file) {
+    return new Promise((resolve) => {
+        const socket = net.connect(file, () => {
+            socket.destroy();
+            resolve(true);
+        });
+        socket.once("error", ({ code }) => resolve(code !== "ECONNREFUSED"));
+    });
 }
 
 // The program by which CLIs call their command hook, "" without one.
@@ -433,8 +451,8 @@ function detach() {
 }
 
 // The relay that an earlier pipe has left, if there is one, else this one.
-function begin() {
-    clear();
+async function begin() {
+    await clear();
     const suffix = `.${KEEP.id}.${VERSION}.sock`;
     let names = [];
     try {
@@ -449,7 +467,7 @@ function begin() {
     other.once("connect", () => {
         other.off("error", alone).on("error", leave).on("close", leave);
         process.stdout.on("error", leave);
-        other.write(rest);
+        other.write(Buffer.concat([Buffer.from([0, 0, 0, 0, KINDS.ping, 0, 0, 0, 0]), rest]));
         process.stdin.pipe(other);
         other.pipe(process.stdout);
         process.stdin.resume();
@@ -1143,7 +1161,10 @@ async function answer(id, payload) {
 
 let lingerTimer = null, holdTimer = null;
 const quietTimer = setInterval(detach, QUIET_MS);
-const keeper = net.createServer((socket) => attach(socket, socket));
+const keeper = net.createServer((socket) => socket.on("error", () => {}).once("data", (data) => {
+    attach(socket, socket);
+    receive(data);
+}));
 process.on("SIGHUP", detach);
 for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, quit);
 process.on("uncaughtException", quit);

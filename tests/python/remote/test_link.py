@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -218,6 +219,25 @@ async def test_the_next_one_removes_what_a_killed_one_has_left(home: Path) -> No
         assert [path.suffix for path in sorted(folder.iterdir())] == [".lock", ".sock"]
 
 
+async def test_the_files_of_a_relay_in_another_container_stay_while_it_runs(home: Path) -> None:
+    """Its number says nothing here: a home may be in several containers."""
+    folder = home / ".qwen/ide"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "4711.lock").write_text(json.dumps({"emacsRelay": {"pid": 2**22, "started": "1-other"}}))
+    (folder / f"emacs-{2**22}-1-other.sh").touch()
+    name = folder / f"emacs-{2**22}-1-other.x.{VERSION}.sock"
+    server = await asyncio.start_unix_server(lambda _reader, writer: writer.close(), name)
+    async with server, linked(home):
+        assert len(list(folder.iterdir())) == 4
+    server.close()
+    # Python 3.13 removes it with the server.
+    if not name.exists():
+        with socket.socket(socket.AF_UNIX) as unused:
+            unused.bind(str(name))
+    async with linked(home):
+        assert [path.suffix for path in folder.iterdir()] == [".sock"]
+
+
 async def leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Leave a relay behind that does not answer for a while; return its process."""
     left = 0
@@ -329,9 +349,11 @@ async def test_one_that_passes_bytes_on_ends_with_the_relay_behind_it(
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the number of a process tells whether it is alive")
 async def test_a_relay_that_takes_no_connection_is_replaced(home: Path) -> None:
     folder = home / ".qwen/ide"
+    async with linked(home) as (_, greeting, _):
+        namespace = greeting.started.partition("-")[2]
     folder.mkdir(parents=True, mode=0o700)
     started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    (folder / f"emacs-{os.getpid()}-{started}.id.{VERSION}.sock").touch()
+    (folder / f"emacs-{os.getpid()}-{started}-{namespace}.id.{VERSION}.sock").touch()
     async with linked(home) as (link, _, _server):
         await serve(link)
     assert len(list(folder.iterdir())) == 1
