@@ -156,7 +156,10 @@ class Place:
             await self._settled.wait()
             link = self.link()
             if request.project:
-                directory = (await self._projects(link, [directory]))[0].path
+                found = await self._projects(link, [directory])
+                if not found:
+                    raise RequestError(f"there is no directory {directory}")
+                directory = found[0].path
             self._extra[directory] = None
             await self._lay(link)
             command = terminal_command(
@@ -183,28 +186,33 @@ class Place:
             tasks.start_soon(self._streams.run)
             tasks.start_soon(self.context.run)
             tasks.start_soon(self.copies.run)
-            pause = FIRST_PAUSE_S
+            pause, control = FIRST_PAUSE_S, self.wanted.control
             while True:
                 self._again = anyio.Event()
                 if self._settled.is_set():
                     self._settled = anyio.Event()
                 self._report("connecting")
                 try:
-                    lasting, was_open = await self._run_once()
+                    lasting, was_open = await self._run_once(control)
                 except UnsupportedPlaceError as error:
                     self._failure, lasting, was_open = str(error), True, False
+                # The connection of TRAMP may be dead for a long time, and one of our own may lack a password.
+                lasting = lasting and control == self.wanted.control
+                control = None if control and not lasting else self.wanted.control
                 self._settled.set()
                 self._report("failed" if lasting else "lost", self._failure)
                 pause = FIRST_PAUSE_S if was_open else min(2 * pause, LONGEST_PAUSE_S)
                 with anyio.move_on_after(None if lasting else pause):
                     await self._again.wait()
 
-    async def _run_once(self) -> tuple[bool, bool]:
+    async def _run_once(self, control: str | None) -> tuple[bool, bool]:
         """Open the pipe until it breaks; return whether the reason is lasting, and whether it was open.
+
+        For `control` see `relay_command`.
 
         :raises UnsupportedPlaceError: when no command can open it
         """
-        link = await self._new_link(self.wanted.control)
+        link = await self._new_link(control)
         greeted = anyio.Event()
         lasting = was_open = False
 

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from qwen_companion.domain import Hop
-from qwen_companion.emacs.messages import Notification, PlaceState, WantedPlace
+from qwen_companion.emacs.messages import Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.place import Place
@@ -32,6 +32,7 @@ class Served:
         self._home = home
         self.states: list[str] = []
         self.reason: str | None = None
+        self.commands: list[RunCommand] = []
         self._told = anyio.Event()
         self.reachable: list[bool] = []
         self.keys: list[Keys | None] = []
@@ -41,9 +42,9 @@ class Served:
         self.begins = False
         self.place: Place
 
-    def make(self, port: int) -> Place:
+    def make(self, port: int, wanted: WantedPlace | None = None) -> Place:
         """Return the place, whose CLIs are served at `port`."""
-        wanted = WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
+        wanted = wanted or WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
         self.place = Place(
             *(wanted, "token", port, environ(self._home), str(self._home.parent)),
             layer_of=lambda _port, _secret, _tools, _command: None,
@@ -71,6 +72,8 @@ class Served:
             self.states.append(message.state)
             self.reason = message.reason
             self._told.set()
+        elif isinstance(message, RunCommand):
+            self.commands.append(message)
 
     async def wait_for(self, state: str) -> None:
         """Wait until the place is in `state`."""
@@ -135,6 +138,41 @@ async def test_who_asks_while_the_line_is_broken_is_admitted_when_it_comes_back(
     assert served.lines == [b"hello\n"]
     assert served.reachable == [True, False, True]
     assert not (home / ".qwen").exists()
+
+
+async def test_a_dead_connection_of_tramp_is_not_used_again_and_again(home: Path) -> None:
+    """After a break the first attempt is one of our own; where that has no key, the next one uses TRAMP's again."""
+    served = Served(home)
+    write_program(home, home)
+    tried, refusing = home / "tried", home / "refusing"
+    (home.parent / "bin/ssh").write_text(
+        f'#!/bin/sh\ncase "$*" in *ControlPath*) echo shared >>{tried};; *) echo own >>{tried}\n'
+        f'[ ! -e {refusing} ] || {{ echo "Permission denied (password)." >&2; exit 255; }} ;; esac\n'
+        'while [ "$1" != -- ]; do shift; done; exec docker exec -i box sh -c "$3"\n'
+    )
+    (home.parent / "bin/ssh").chmod(0o700)
+    async with anyio.create_task_group() as tasks:
+        place = served.make(1, WantedPlace("/ssh:box:", (Hop("ssh", "box"),), "/control", 3600, (str(home),)))
+        tasks.start_soon(place.run)
+        await served.wait_for("ready")
+        for _ in range(2):
+            cut()
+            await served.wait_for("lost")
+            refusing.touch()
+            await served.wait_for("ready")
+        assert tried.read_text().split() == ["shared", "own", "shared", "own", "shared"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_directory_that_is_not_there_is_told(home: Path) -> None:
+    served = Served(home)
+    write_program(home, home)
+    async with anyio.create_task_group() as tasks:
+        place = served.make(1)
+        tasks.start_soon(place.run)
+        await place.run_at(RunAt(1, NAME, str(home / "none"), True, ("qwen",)))
+        assert [command.error for command in served.commands] == [f"there is no directory {home}/none"]
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_place_that_needs_a_password_is_tried_again_when_it_is_wanted_again(home: Path) -> None:
