@@ -23,9 +23,9 @@ from bad_daemon import bad_daemon
 from loopback import Table, chdir, new_home, session
 from qwen_companion.discovery.dialects import DIALECTS, File
 from qwen_companion.discovery.files import MARKER, Discovery, directory_of
-from qwen_companion.doors.hook_settings import door_secret
+from qwen_companion.doors.hook_settings import hook_secret
+from qwen_companion.doors.tool_settings import tool_secret
 from qwen_companion.processes import process_space
-from qwen_companion.tools.settings import tool_secret
 from schema_messages import client_messages
 from support import OTHER_USER, Backend, Cli, EpcPeer, Home
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise
@@ -53,7 +53,7 @@ def _into_the_backend(table: Table, cases: int, chance: random.Random) -> None:
         ways: dict[str, Callable[[], bool]] = {
             "HTTP": lambda: b" 500 " not in answer_to(backend.port, hostile_request(chance, cli))[:20],
             "JSON-RPC": lambda: cli.post(hostile_body(chance))[0] < 500,
-            "hook bodies": lambda: _post(backend.port, "/hook", door_secret(backend.token), _hook(chance)) < 500,
+            "hook bodies": lambda: _post(backend.port, "/hook", hook_secret(backend.token), _hook(chance)) < 500,
             "tool calls": lambda: _post(backend.port, "/tools", tool_secret(backend.token), _call(chance)) < 500,
             "EPC with the secret": lambda: _epc(backend.emacs, chance),
         }

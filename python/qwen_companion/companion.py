@@ -19,9 +19,13 @@ import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import KnownProposal, KnownSession, Peer, SessionState, WaitingProposal
-from qwen_companion.doors.doors import Doors
-from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
+from qwen_companion.domain import HookAnswer, KnownProposal, KnownSession, Peer, SessionState, WaitingProposal
+from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.hook_settings import HOOK_PATH
+from qwen_companion.doors.hook_watch import HookWatch
+from qwen_companion.doors.hooks import Hooks
+from qwen_companion.doors.layers import SettingsLayers
+from qwen_companion.doors.tool_settings import TOOL_PATH, tool_secret
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
@@ -48,8 +52,6 @@ from qwen_companion.threads import in_thread
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
-from qwen_companion.tools.settings import PATH as TOOL_PATH
-from qwen_companion.tools.settings import tool_secret, tool_settings
 from qwen_companion.transcripts.meter import Meter
 
 if TYPE_CHECKING:
@@ -119,6 +121,9 @@ class _Editor:
     def settled(self, identifier: str) -> None:
         self._bridge.notify(messages.Delivered(identifier))
 
+    def hook_answers(self, session: str, answers: tuple[HookAnswer, ...]) -> None:
+        self._bridge.notify(messages.HookAnswers(session, answers))
+
     async def is_visited(self, path: str) -> bool:
         known = self._places.is_visited(path)
         return await self._bridge.call(messages.FileVisited(path), VISITED_S) if known is None else known
@@ -167,18 +172,30 @@ class Companion:
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._is_unreviewed
         )
         self._meter = Meter(self._journal.spent, self._hooks_reported, self._places.read_more)
-        self._doors = self._make_doors(editor)
+        listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
+        self._layers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
+        self._hooks = HookHandler(
+            self._layers,
+            hello.sessions,
+            editor,
+            self._sessions,
+            self._places,
+            listeners,
+            self._find_caller,
+            self._hooks_reported,
+        )
+        self._hook_watch = HookWatch(self._hooks.states, self._layers, editor, hello.sessions, self._hooks_reported)
         discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
-        self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._doors, tell)
+        self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._layers, tell)
         known = [item.session.id for item in hello.sessions]
         self._reports = SessionReports(known, self._reported_state, self._record_sessions, tell)
         self._requests = RequestQueue(self._bridge, self._spool.directory, self._places.send_prompt)
         self._registry = RegistryFront(
-            os.environ, self._port, self._spool.directory, tell, self._doors, self._journal, self._sessions.states
+            os.environ, self._port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
         )
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(
-            self._bridge, self._spool, self._services, self._journal, self._doors.install_for_daemon, STOP_S
+            self._bridge, self._spool, self._services, self._journal, self._layers.install_for_daemons, STOP_S
         )
         self._inbox = self._make_inbox()
         self._server: McpServer | None = None
@@ -203,9 +220,7 @@ class Companion:
             self._port,
             os.environ,
             self._spool.directory,
-            layer_of=lambda port, secret, tools, command: self._doors.settings_at(
-                port, secret, command, tool_settings(port, tools, self._tools.definitions)
-            ),
+            layer_of=lambda port, hooks, tools, command: self._layers.content(port, hooks, tools, command),
             deliver=self._deliver_context,
             tell=self._bridge.notify,
             roots_changed=lambda: self._journal.update_roots(),
@@ -233,23 +248,6 @@ class Companion:
         # This process itself has the connections that a relay carries, a moment longer than that is known.
         return None if caller is None or caller.peer.pid == os.getpid() else caller
 
-    def _make_doors(self, editor: _Editor) -> Doors:
-        return Doors(
-            self._port,
-            self._token,
-            self._spool.directory,
-            os.environ,
-            editor,
-            find_caller=self._find_caller,
-            known=self._hello.sessions,
-            sessions=self._sessions.states,
-            changed=self._hooks_reported,
-            report_answers=lambda session, answers: self._bridge.notify(messages.HookAnswers(session, answers)),
-            listeners=[self._diagnostics, self._journal, self._journal.rewinds, self._meter],
-            added=lambda: tool_settings(self._port, tool_secret(self._token), self._tools.definitions),
-            elsewhere=self._places,
-        )
-
     def _make_inbox(self) -> Inbox:
         return Inbox(
             publisher=self._publisher,
@@ -258,7 +256,8 @@ class Companion:
             diff_tools=self._diff_tools,
             tools=self._tools,
             diagnostics=self._diagnostics,
-            doors=self._doors,
+            layers=self._layers,
+            hooks=self._hooks,
             places=self._places,
             journal=self._journal,
             meter=self._meter,
@@ -274,10 +273,10 @@ class Companion:
         session = self._sessions.of_process(cli) if isinstance(cli, int) else cli
         if session is None or self._diff_tools.was_shown(session.id, path):
             return False
-        return self._doors.is_unreviewed(session, is_open)
+        return self._hook_watch.should_have_reviewed(session, is_open)
 
     def _waiting(self) -> list[WaitingProposal]:
-        found = (*self._diff_tools.waiting(), *self._doors.waiting())
+        found = (*self._diff_tools.waiting(), *self._hooks.reviews.waiting())
         return [_waiting_proposal(each, self._sessions.get(each.session)) for each in found]
 
     def _peer_of(self, session: str) -> Peer | None:
@@ -334,7 +333,8 @@ class Companion:
                     jobs.start_soon(self._requests.run)
                     jobs.start_soon(self._journal.run)
                     jobs.start_soon(self._watch_emacs)
-                    jobs.start_soon(self._doors.run)
+                    jobs.start_soon(self._hooks.run)
+                    jobs.start_soon(self._hook_watch.run)
                     jobs.start_soon(self._places.run)
                     jobs.start_soon(self._registry.run)
                     self._services.start_soon(self._serve)
@@ -369,7 +369,7 @@ class Companion:
     def _session_changed(self, state: SessionState) -> None:
         if not self._places.set_session(state):
             self._distributor.set_session(state)
-        self._doors.look_after(state.session)
+        self._hook_watch.watch(state.session)
         self._reports.report([state.session.id])
 
     def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
@@ -383,6 +383,7 @@ class Companion:
             self._distributor.sent(session, context)
 
     def _hooks_reported(self) -> None:
+        self._hook_watch.take_back()
         self._reports.report(state.session.id for state in self._sessions.states())
 
     def _reported_state(self, session: str) -> SessionState | None:
@@ -390,7 +391,7 @@ class Companion:
         if state is None:
             return None
         peer = state.session.peer
-        return replace(self._doors.annotated(state), usage=() if peer is None else self._meter.total(peer.pid))
+        return replace(self._hook_watch.annotated(state), usage=() if peer is None else self._meter.total(peer.pid))
 
     # The sessions and those they work with know each other, so some have to be told of the others afterwards.
 
@@ -415,7 +416,7 @@ class Companion:
         from qwen_companion.ide.server import Door, McpServer
 
         doors = {
-            HOOK_PATH: Door(self._doors.hooks, self._doors.secret),
+            HOOK_PATH: Door(Hooks(self._hooks), self._layers.hook_secret),
             TOOL_PATH: Door(self._tool_server, tool_secret(self._token)),
         }
         server = self._server = McpServer(

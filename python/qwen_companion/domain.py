@@ -430,6 +430,11 @@ class Settings:
     token_limit: int | None = None
 
     @property
+    def reviewed(self) -> str | None:
+        """Which edits are reviewed by way of the layer, see `review_edits`."""
+        return self.review_edits if self.layer and not self.no_reviews else None
+
+    @property
     def trust(self) -> bool | tuple[str, ...] | None:
         """What a CLI is told of trust: None to say nothing, True, or the trusted directories."""
         return self.trusted or self.trusted_directories or None

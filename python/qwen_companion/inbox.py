@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.domain import Settings, Snapshot
-from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.request_queue import RequestQueue
@@ -37,7 +38,8 @@ class Inbox:
     diff_tools: DiffTools
     tools: Tools
     diagnostics: Diagnostics
-    doors: Doors
+    layers: SettingsLayers
+    hooks: HookHandler
     places: Places
     journal: JournalFront
     meter: Meter
@@ -62,10 +64,10 @@ class Inbox:
         elif isinstance(message, messages.Watch):
             self.distributor.watch(message.on)
             self.places.reports.watch(message.on)
-            self.doors.watch(message.on)
+            self.hooks.watch(message.on)
             self.tools.watch(message.on)
         elif isinstance(message, messages.ReviewOutcome):
-            holder = self.doors if message.id.startswith(HOOK_PREFIX) else self.diff_tools
+            holder = self.hooks if message.id.startswith(HOOK_PREFIX) else self.diff_tools
             holder.decide(message.id, Decision(message.content, message.reason, message.mode))
         else:
             self._handlers[type(message)](message)
@@ -77,7 +79,7 @@ class Inbox:
             **dict.fromkeys(get_args(messages.QueuedCall), self.requests.handle),
             **dict.fromkeys(get_args(messages.RegistryCall), self.registry.handle),
             **dict.fromkeys(get_args(messages.JournalCall), self.journal.handle),
-            messages.ReviewRelease: lambda release: self.doors.release(release.id),
+            messages.ReviewRelease: lambda release: self.hooks.questions.release(release.id),
             messages.ToolsOffered: self._offer_tools,
             messages.ToolAnswer: self.tools.handle,
             messages.PlacesWanted: self.places.want,
@@ -93,12 +95,14 @@ class Inbox:
         self.diagnostics.with_prompts = message.with_prompts
         changed = message.tools != self.tools.definitions
         self.tools.offer(message.tools)
+        self.layers.tools = message.tools
         if changed:
             self.publisher.publish_again()
             self.places.lay_again()
 
     def _set_settings(self, settings: Settings) -> None:
-        if self.doors.set_settings(settings):
+        self.hooks.set_settings(settings)
+        if self.layers.set_settings(settings):
             self.publisher.publish_again()
         self.sessions.offers_reviews = not settings.no_reviews
         self.diff_tools.text_limit = settings.size_limit

@@ -10,8 +10,8 @@ import anyio
 
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery, Publication
-from qwen_companion.doors.doors import Doors
 from qwen_companion.doors.layer import Installed
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
 from qwen_companion.processes import ended, start_of
 from qwen_companion.threads import in_thread
@@ -35,7 +35,7 @@ class Publisher:
         port: int,
         token: str,
         discovery: Discovery,
-        doors: Doors,
+        layers: SettingsLayers,
         tell: Callable[[Notification], None],
     ) -> None:
         """`port` and `token` are those of the MCP server; `tell` sends a message to Emacs."""
@@ -43,7 +43,7 @@ class Publisher:
         self._port = port
         self._token = token
         self._discovery = discovery
-        self._doors = doors
+        self._layers = layers
         self._tell = tell
         self._roots: Roots | None = None
         self._changed = anyio.Event()
@@ -73,7 +73,7 @@ class Publisher:
 
     async def remove(self) -> None:
         """Remove the layer and the discovery files."""
-        await in_thread(self._doors.remove)
+        await in_thread(self._layers.remove)
         await in_thread(self._discovery.remove)
 
     async def _publish(self) -> None:
@@ -95,18 +95,18 @@ class Publisher:
                     token=self._token,
                     environment={**done.environment, **layer.environment},
                     warnings=(*done.warnings, *layer.warnings),
-                    guarded=self._doors.guards,
+                    guarded=self._layers.guards,
                 )
             )
 
     def _write(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
         done = self._discovery.publish(roots.roots)
-        return done, self._doors.install(), self._discovery.paths()
+        return done, self._layers.install(), self._discovery.paths()
 
     async def _renew_layer(self) -> None:
         while True:
             await anyio.sleep(RENEW_S)
-            if not await in_thread(self._doors.is_current):
+            if not await in_thread(self._layers.is_current):
                 self.publish_again()
 
     async def _renew_files(self, wait: Callable[[], Awaitable[None]], task: Callable[[], tuple[str, ...]]) -> None:

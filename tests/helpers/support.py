@@ -26,6 +26,7 @@ from sexpdata import Symbol, dumps, loads
 
 from forked_backend import PYTHON_DIRECTORY, ForkedBackend
 from limit import limit_s
+from qwen_companion.domain import HookAnswer
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
 
@@ -475,6 +476,9 @@ class FakeEditor:
 
     def settled(self, identifier: str) -> None:
         self.log.append(("settled", identifier))
+
+    def hook_answers(self, session: str, answers: tuple[HookAnswer, ...]) -> None:
+        pass
 
 
 class FakeOutbox:

@@ -3,45 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import anyio
 
+from qwen_companion.domain import Peer
+from qwen_companion.doors.events import NO_DECISION, Answer
+from qwen_companion.doors.files import Files
+from qwen_companion.ide.peers import Caller
 from qwen_companion.sockets import Connection
-
-if TYPE_CHECKING:
-    from qwen_companion.domain import Peer
-    from qwen_companion.doors.files import Files
-    from qwen_companion.ide.peers import Caller
-
-PERMISSION_REQUEST = "PermissionRequest"
-PRE_TOOL_USE = "PreToolUse"
-"""The events that are answered with a decision of the user."""
-
-
-def ask(reason: str) -> dict[str, Any]:
-    """Return the answer that the terminal asks whether the tool may run, and shows `reason`.
-
-    Where there is nobody to ask, the tool does not run, and the model reads it.
-    """
-    return _before_tool("ask", reason)
-
-
-def refuse(reason: str) -> dict[str, Any]:
-    """Return the answer that the tool does not run; the model reads `reason`."""
-    return _before_tool("deny", reason)
-
-
-def refuses(answer: Mapping[str, Any]) -> bool:
-    """Return whether `answer` is one by which the tool does not run."""
-    return answer.get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
-
-
-def _before_tool(decision: str, reason: str) -> dict[str, Any]:
-    output = {"hookEventName": PRE_TOOL_USE, "permissionDecision": decision, "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": output}
 
 
 @dataclass(eq=False)
@@ -63,27 +35,27 @@ class HookCall:
 class Reply:
     """The reply to a call: the `answer`, and what to do `after` it has been sent."""
 
-    answer: dict[str, Any] = field(default_factory=dict[str, Any])
+    answer: Answer = field(default_factory=NO_DECISION.copy)
     after: Callable[[], None] | None = None
 
 
-class Elsewhere(Protocol):
-    """The CLIs of other places."""
+class RemotePlaces(Protocol):
+    """Remote CLIs, as the hooks need them."""
 
     def caller(self, connection: Connection, /) -> Caller | None:
-        """Return the CLI whose `connection` a relay carries, None for another.  It may be called in any thread."""
+        """Return the CLI whose `connection` a relay carries, or None.  Callable in any thread."""
         ...
 
     def files(self, peer: Peer, /) -> Files | None:
-        """Return the files of the CLI in the process `peer`, one elsewhere; None where its place is not served."""
+        """Return the files of the remote CLI in the process `peer`; None where its place is not served."""
         ...
 
     def name_of(self, peer: Peer, path: str, /) -> str:
-        """Return the name in Emacs of what the CLI in the process `peer`, here or elsewhere, calls `path`."""
+        """Return Emacs's name of the file that the CLI in the process `peer`, local or remote, calls `path`."""
         ...
 
     async def lay_plan(self, place: str, text: str) -> str:
-        """Lay down the plan `text` at `place`, as long as that is served; return the file's name there.
+        """Write the plan `text` to a temporary file at `place`; return its name there.
 
         :raises CompanionError: when it cannot be written
         """

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The events that a CLI reports to its hooks, and what it can be answered.
-
-Importing this module imports pydantic.
-"""
+"""The events that a CLI reports to its hooks, and what it can be answered."""
 
 from __future__ import annotations
 
@@ -11,14 +8,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE
 from qwen_companion.json_objects import as_object
 
 EDIT = "edit"
 WRITE = "write_file"
-NOTEBOOK = "notebook_edit"
-EDIT_TOOLS = (EDIT, WRITE, NOTEBOOK)
-SHELL = "run_shell_command"
+EDIT_TOOLS = (EDIT, WRITE, "notebook_edit")
 EXIT_PLAN = "exit_plan_mode"
 TODO = "todo_write"
 
@@ -142,13 +136,13 @@ class ToolEvent(Event):
 class PermissionRequest(ToolEvent):
     """A tool may run only if it is permitted; the CLI asks its hooks before it asks the user."""
 
-    name = PERMISSION_REQUEST
+    name = "PermissionRequest"
 
 
 class PreToolUse(ToolEvent):
     """A tool is about to run; all questions of the CLI's own have been answered."""
 
-    name = PRE_TOOL_USE
+    name = "PreToolUse"
 
 
 class PostToolUse(ToolEvent):
@@ -233,7 +227,30 @@ NO_DECISION: Answer = {}
 def deny(message: str) -> Answer:
     """Return the answer to a request for permission that the tool may not run; the model reads `message`."""
     decision = {"behavior": "deny", "message": message}
-    return {"hookSpecificOutput": {"hookEventName": PERMISSION_REQUEST, "decision": decision}}
+    return {"hookSpecificOutput": {"hookEventName": PermissionRequest.name, "decision": decision}}
+
+
+def ask(reason: str) -> Answer:
+    """Return the answer that the terminal asks whether the tool may run, and shows `reason`.
+
+    Where there is nobody to ask, the tool does not run, and the model reads `reason`.
+    """
+    return _before_tool("ask", reason)
+
+
+def refuse(reason: str) -> Answer:
+    """Return the answer that the tool does not run; the model reads `reason`."""
+    return _before_tool("deny", reason)
+
+
+def refuses(answer: Answer) -> bool:
+    """Return whether `answer` is one of `refuse`."""
+    return answer.get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
+
+
+def _before_tool(decision: str, reason: str) -> Answer:
+    output = {"hookEventName": PreToolUse.name, "permissionDecision": decision, "permissionDecisionReason": reason}
+    return {"hookSpecificOutput": output}
 
 
 def add_context(event: Event, text: str) -> Answer:

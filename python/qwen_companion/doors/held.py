@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Calls of tools whose hook waits while the user decides in Emacs.
 
-A hook is held for the better part of a minute; longer no CLI waits.  Then its terminal asks, for as long as it takes,
-and is answered from here: by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
+A CLI waits for a hook for a minute at most.  Before that the hook is answered, the terminal asks, without limit, and is
+answered from here: by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import run_while_wanted
 from qwen_companion.doors.files import Files
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
-from qwen_companion.doors.prompt_files import append_prompt
-from qwen_companion.doors.terminal_files import TerminalFiles
+from qwen_companion.doors.terminal_files import TerminalFiles, append_prompt
 from qwen_companion.errors import EmacsUnavailableError, PromptError
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.ide.tools import Editor
+from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 
 HOLD_S = REVIEW_TIMEOUT_S - 10.0
-"""How long a hook is held: less than the CLI waits, so that it is answered."""
+"""Seconds that a hook is held: less than the CLI waits."""
 
 POLL_S = 0.1
 
@@ -37,11 +36,11 @@ BUSY = "Emacs is busy and shows no review."
 
 @dataclass(frozen=True)
 class Limits:
-    """How long, in seconds, to wait at most.
+    """Most seconds to wait.
 
     - `open_s`: for Emacs to begin a review; after that the terminal asks.
     - `hold_s`: with the answer to a hook.
-    - `return_s`: for a model to make its call again.
+    - `return_s`: for a model to repeat its call.
     - `confirm_s`: for the terminal to ask after its hook was answered.
     - `key_s`: for the terminal to react to a key.
     """
@@ -55,9 +54,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Asker:
-    """The CLI that asks: the process of `peer`, its `label` for the user, its `session` for Emacs.
+    """The CLI that asks: its process, and its `label` for the user; `session` names it to Emacs.
 
-    `files` are those where it runs, None where that place is not served.
+    `files` are those of the machine where it runs, None where that is not served.
     """
 
     peer: Peer
@@ -70,9 +69,9 @@ class Asker:
 class Held:
     """A call of `asker`, which its hook reports by `event`, and its `proposal` in Emacs.
 
-    `files` answer in its terminal; `before` are the ids of the questions there before this one.  `decided` is set once
-    there is a `decision`, `dialog` when a hook tells that the terminal asks.  `is_asked` says that the terminal
-    asks, or is about to.
+    `files` answer in its terminal, which had asked the questions with the ids `before` earlier.  `decided` is set with
+    the `decision`, or when nobody waits for one any more; `dialog` when a hook reports that the terminal asks.
+    `is_asked`: the terminal asks, or is about to.
     """
 
     proposal: Proposal
@@ -100,35 +99,28 @@ class Held:
         """Whether its terminal can be answered from Emacs."""
         return self.files is not None or self.by_keys
 
-    def is_request(self, tool: str, call: str) -> bool:
-        """Return whether the terminal asks about this call where it asks about `call` of `tool`."""
-        return tool == self.event.tool_name and call == (self.event.tool_call_id or call)
-
 
 HeldT = TypeVar("HeldT", bound=Held)
 
 
 class HeldCalls(Generic[HeldT]):
-    """Calls that are held, by the ids of their proposals.  The methods are for the event loop."""
+    """The calls that are held.  `tasks` must run.  Call its methods on the event loop."""
 
     def __init__(
-        self,
-        tasks: TaskGroup,
-        editor: Editor,
-        files_of: Callable[[Peer], TerminalFiles | None],
-        limits: Limits | None = None,
+        self, editor: Editor, files_of: Callable[[Peer], TerminalFiles | None], limits: Limits | None = None
     ) -> None:
         """`files_of` returns, in a thread, the files of the terminal of a process."""
-        self._tasks = tasks
+        self.tasks = Tasks()
         self._editor = editor
         self._files_of = files_of
         self._limits = limits or Limits()
         self._held: dict[str, HeldT] = {}
+        """By the ids of their proposals."""
 
     async def _begin_review(self, held: HeldT, label: str, text: str, gone: anyio.Event) -> str | None:
-        """Have `text` of `held` shown; return None, or why it is not, after which it is not held.
+        """Have `text` of `held` shown; return None, or the reason why it is not.
 
-        That is `BUSY` where Emacs has not answered in time, or `gone` was set before.
+        That is `BUSY` when Emacs has not answered in time, or when `gone` was set first.
         """
         answers: list[str | None] = []
 
@@ -143,7 +135,7 @@ class HeldCalls(Generic[HeldT]):
         return answers[0] if answers else BUSY
 
     def decide(self, identifier: str, decision: Decision) -> bool:
-        """Take the user's decision on the proposal `identifier`; return whether it is known here."""
+        """Carry out the user's decision on the proposal `identifier`; return whether it is one of these calls."""
         held = self._held.get(identifier)
         if held is not None and held.decision is None:
             held.decision = decision
@@ -153,25 +145,26 @@ class HeldCalls(Generic[HeldT]):
         return held is not None
 
     def _begin_answer(self, held: HeldT) -> None:
-        self._tasks.start_soon(self._answer_terminal, held)
+        self.tasks.start(self._answer_terminal, held)
 
     async def _answer_terminal(self, held: HeldT) -> None:
-        """Answer what the terminal asks with the decision on `held`."""
+        """Answer the terminal with the decision on `held`."""
         raise NotImplementedError
 
     async def _request(self, held: HeldT) -> str:
-        """Return the id under which the terminal asks about `held`, once it does; "" where keys answer.
+        """Wait until the terminal asks about `held`; return the id of its request, "" where keys answer.
 
         :raises PromptError: if it does not ask
         """
         with anyio.move_on_after(self._limits.confirm_s if held.is_answerable or held.dialog.is_set() else 0.0):
-            # After an event of more than 1 MiB, as a long plan is, the CLI writes no events any more.
+            # After an event of more than 1 MiB, such as a long plan, the CLI writes no more events.
             late = math.inf
             while held.files is not None and anyio.current_time() < late:
                 if late == math.inf and held.by_keys and held.dialog.is_set():
                     late = anyio.current_time() + self._limits.key_s
                 for request, asked in (await in_thread(held.files.awaited)).items():
-                    if request not in held.before and held.is_request(asked.tool, asked.call):
+                    is_same = asked.tool == held.event.tool_name and held.event.tool_call_id in (None, asked.call)
+                    if is_same and request not in held.before:
                         return request
                 await anyio.sleep(POLL_S)
             await held.dialog.wait()
@@ -179,14 +172,14 @@ class HeldCalls(Generic[HeldT]):
         raise PromptError("the terminal takes no answer from Emacs")
 
     async def _send_prompt(self, files: TerminalFiles, prompt: str) -> None:
-        """Give the CLI with `files` the words of the user's as the next `prompt`."""
+        """Send the user's words to the CLI with `files` as the next `prompt`."""
         try:
             await in_thread(append_prompt, files.directory, files.answers, prompt)
         except PromptError as error:
             self._editor.warn(f"{error}; the model has not got your text")
 
     def _abandon(self, held: HeldT, reason: str) -> None:
-        """Tell Emacs that nobody waits for `held` any more, for `reason`."""
+        """Tell Emacs for which `reason` nobody waits for `held` any more."""
         self._editor.abandon(held.proposal, reason)
         if held.decision is not None:
             self._editor.settled(held.proposal.id)

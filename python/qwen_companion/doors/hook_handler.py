@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Handle the events that hooks report.  Importing this module imports pydantic."""
+"""Handle the events that hooks report."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from functools import partial
 from typing import TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
-from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState
+from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState, Settings
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Elsewhere, HookCall, PendingReply, Reply, no_decision, refuses
+from qwen_companion.doors.calls import HookCall, PendingReply, RemotePlaces, Reply, no_decision
 from qwen_companion.doors.files import LocalFiles
+from qwen_companion.doors.held import Asker
 from qwen_companion.doors.hook_settings import QUESTION_TOOLS
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.doors.listeners import Block, Listener, Report, Words
 from qwen_companion.doors.questions import Questions
-from qwen_companion.doors.reviews import Asker, HookReviews
+from qwen_companion.doors.reviews import HookReviews
 from qwen_companion.doors.states import States, first_words
+from qwen_companion.doors.terminal_files import terminal_files
 from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.proposals import Decision
+from qwen_companion.ide.sessions import Sessions
+from qwen_companion.ide.tools import Editor
 from qwen_companion.processes import ended
 from qwen_companion.sockets import Connection
-from qwen_companion.tasks import contained, contained_call
+from qwen_companion.tasks import Tasks, contained, contained_call
 from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
@@ -90,41 +95,71 @@ class _Hearing:
 
 
 class HookHandler:
-    """Keeps the states of the CLIs, tells the listeners, and has requests decided."""
+    """Answers the hooks: keeps the states of CLIs, tells the listeners, has the user decide.
+
+    Call its methods on the event loop.
+    """
 
     def __init__(
         self,
-        tasks: TaskGroup,
-        states: States,
-        reviews: HookReviews,
-        questions: Questions,
+        layers: SettingsLayers,
+        known: Sequence[SessionState],
+        editor: Editor,
+        sessions: Sessions,
+        places: RemotePlaces,
         listeners: Sequence[Listener],
         find_caller: Callable[[Connection], Caller | None],
-        sessions: Callable[[], Iterable[SessionState]],
         changed: Callable[[], None],
-        answered: Callable[[int], None],
-        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`tasks` run what takes longer.
+        """`known` has the sessions of an earlier process.
 
-        `find_caller`, which is called in a thread, tells whose connection it is, `sessions` which CLIs are connected.
-        `changed` is called when a state is another one, `answered` with the number of a process when its hook was.
+        `find_caller`, called in a thread, returns the process at the other end of a connection.  `changed` is called
+        when a state has changed.
         """
-        self.answers = Answers()
-        self.states = states
-        self.reviews = reviews
-        self.questions = questions
-        self._tasks = tasks
-        self._listeners = (*listeners, questions)
-        self._find_caller = find_caller
+        files_of = partial(terminal_files, layers.directory)
+        self.states = States(known)
+        self.reviews = HookReviews(editor, files_of)
+        self.questions = Questions(editor, files_of, layers.environ, places)
+        self.listeners = (*listeners, self.questions)
+        self._editor = editor
         self._sessions = sessions
+        self._places = places
+        self._find_caller = find_caller
         self._changed = changed
-        self._answered = answered
-        self._elsewhere = elsewhere
+        self._answers = Answers()
+        self._is_watched = False
+        self._tasks = Tasks()
         self._callers: dict[str, list[Caller]] = {}
         """Those of each conversation: more than one when it was resumed in another CLI while the first still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
         """A lock for each process and each listener, by its place, so that events are heard one after the other."""
+
+    async def run(self) -> None:
+        """Carry out what hooks have begun, until cancelled."""
+        async with self._tasks, self.reviews.tasks, self.questions.tasks:
+            await anyio.sleep_forever()
+
+    def set_settings(self, settings: Settings) -> None:
+        """Set the user's settings."""
+        self.reviews.scope = settings.reviewed
+        self.questions.wanted = settings.questions
+
+    def decide(self, identifier: str, decision: Decision) -> None:
+        """Carry out the user's decision on the proposal `identifier`, which came by a hook."""
+        if not self.questions.decide(identifier, decision) and not self.reviews.decide(identifier, decision):
+            self._editor.settled(identifier)
+
+    def watch(self, on: bool) -> None:
+        """Begin or stop reporting the answers to hooks."""
+        self._is_watched = on
+        self._report_answers()
+
+    def _report_answers(self, pid: int | None = None) -> None:
+        """Report, while Emacs watches, the answers to the hooks of process `pid`, None for all."""
+        for state in self._sessions.states() if self._is_watched else ():
+            peer = state.session.peer
+            if peer is not None and pid in (None, peer.pid):
+                self._editor.hook_answers(state.session.id, self._answers.get(peer.pid))
 
     def prompted(self, pid: int, prompt: str, time: int) -> bool:
         """Note that process `pid` has begun with `prompt`, see `States.prompted`."""
@@ -166,19 +201,19 @@ class HookHandler:
         return no_decision
 
     def _report(self, event: events.Event, caller: Caller) -> Report:
-        state = self._session(caller.peer.pid)
-        return Report(event, caller.peer, caller.label, state and state.session.id, _now())
+        session = self._sessions.of_process(caller.peer.pid)
+        return Report(event, caller.peer, caller.label, session and session.id, _now())
 
     def _note_answer(self, event: events.Event, peer: Peer, answer: events.Answer) -> None:
-        self.answers.note(peer.pid, event, answer, _now())
-        self._answered(peer.pid)
+        self._answers.note(peer.pid, event, answer, _now())
+        self._report_answers(peer.pid)
 
     def _note(self, event: events.Event, peer: Peer) -> events.Event:
         """Note `event` of the process `peer`; return it with the subagent that it is of."""
         pid = peer.pid
         if pid not in self._turns:
             self._turns[pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
-            self._tasks.start_soon(self._forget_at_end, peer)
+            self._tasks.start(self._forget_at_end, peer)
         event = self.states.attribute(pid, event)
         if isinstance(event, events.SubagentStop) and event.agent_id is not None:
             self.reviews.end_agent(pid, event.agent_id)
@@ -201,7 +236,7 @@ class HookHandler:
         """Return a hearing for each listener that hears of the event of `report`."""
         # The locks: they are forgotten when the process ends, which may be before a hearing begins.
         turns = self._turns[report.peer.pid]
-        holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self._listeners))
+        holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self.listeners))
         now = anyio.current_time()
         return [
             _Hearing(listener, turns[place], hold_s, now + hold_s)
@@ -212,7 +247,7 @@ class HookHandler:
     def _begin(self, hearings: Iterable[_Hearing], report: Report) -> None:
         """Begin the `hearings` of `report`."""
         for hearing in hearings:
-            self._tasks.start_soon(self._hear, hearing, report)
+            self._tasks.start(self._hear, hearing, report)
 
     async def _hear(self, hearing: _Hearing, report: Report) -> None:
         async with hearing.turn:
@@ -255,7 +290,7 @@ class HookHandler:
         guessed = self._guessed(caller.peer.pid, event)
         agent = None if guessed.agent_id is None else self.states.agent(caller.peer.pid, guessed.agent_id)
         reply = await self.reviews.reply(guessed, self._asker(caller), agent, hear, call.gone)
-        if not refuses(reply.answer):
+        if not events.refuses(reply.answer):
             await hear(event)
         self._note_answer(event, caller.peer, reply.answer)
         return reply
@@ -278,14 +313,14 @@ class HookHandler:
         await self._end_of(peer)
         self.reviews.end_process(peer.pid)
         self.states.forget(peer.pid)
-        self.answers.forget(peer.pid)
+        self._answers.forget(peer.pid)
         remaining = {
             session: [caller for caller in callers if caller.peer.pid != peer.pid]
             for session, callers in self._callers.items()
         }
         self._callers = {session: callers for session, callers in remaining.items() if callers}
         del self._turns[peer.pid]
-        for listener in self._listeners:
+        for listener in self.listeners:
             contained_call(listener.ended, peer)
 
     async def _end_of(self, peer: Peer) -> None:
@@ -295,13 +330,12 @@ class HookHandler:
             return
         # Its first hook may come before it connects.
         await anyio.sleep(_CONNECTED_S)
-        while self._session(peer.pid) is not None:
+        while self._sessions.of_process(peer.pid) is not None:
             await anyio.sleep(_WATCH_S)
 
     async def _caller(self, event: events.Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`; looked for where the conversation does not tell it."""
-        there = None if self._elsewhere is None else self._elsewhere.caller(connection)
-        if there is not None:
+        if (there := self._places.caller(connection)) is not None:
             # It may say that it is any conversation here.
             return there
         only = self._only_caller(event.session_id)
@@ -323,16 +357,12 @@ class HookHandler:
 
     def _asker(self, caller: Caller) -> Asker:
         """Return `caller` as the reviews know it: by its session, if it is connected."""
-        peer, state = caller.peer, self._session(caller.peer.pid)
-        if state is None:
+        peer, session = caller.peer, self._sessions.of_process(caller.peer.pid)
+        if session is None:
             # Without a session, the place of a file is not known.
             return Asker(peer, f"process {peer.pid}", caller.label, None if peer.place else LocalFiles())
-        files = self._elsewhere.files(peer) if self._elsewhere and peer.place else LocalFiles()
-        return Asker(peer, state.session.id, state.session.label, files)
-
-    def _session(self, pid: int) -> SessionState | None:
-        """Return the session of process `pid`, None where it is not connected."""
-        return next((state for state in self._sessions() if state.session.peer and state.session.peer.pid == pid), None)
+        files = self._places.files(peer) if peer.place else LocalFiles()
+        return Asker(peer, session.id, session.label, files)
 
 
 async def _said(waited: Iterable[_Hearing]) -> list[Words]:

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, PRE_TOOL_USE, ask
+from qwen_companion.doors.events import EDIT_TOOLS, PermissionRequest, PreToolUse, ask
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
 from qwen_companion.state import write_private
 
-PATH = "/hook"
+HOOK_PATH = "/hook"
 """Where hooks are answered, on the port of the MCP server."""
 
 EDIT_QUERY = "edit"
@@ -49,7 +49,7 @@ _MARGIN_S = 3
 QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
 """A regular expression for the tools by which a model asks the user."""
 
-EDITS = "edit|write_file|notebook_edit"
+EDITS = "|".join(EDIT_TOOLS)
 """The same for the tools that edit files."""
 
 _ASKING_TOOLS = f"^({EDITS}|{QUESTION_TOOLS})$"
@@ -79,11 +79,11 @@ _EVENTS = (
     ("Notification", None, _TIMEOUT_S),
     ("SubagentStart", None, _TIMEOUT_S),
     ("SubagentStop", None, _TIMEOUT_S),
-    (PRE_TOOL_USE, _OTHER_TOOLS, _TIMEOUT_S),
+    (PreToolUse.name, _OTHER_TOOLS, _TIMEOUT_S),
     ("PostToolUse", f"^(todo_write|{EDITS})$", _TIMEOUT_S),
     ("PostToolUseFailure", f"^({EDITS})$", _TIMEOUT_S),
     ("PostToolBatch", None, _TIMEOUT_S),
-    (PERMISSION_REQUEST, _ASKING_TOOLS, REVIEW_TIMEOUT_S),
+    (PermissionRequest.name, _ASKING_TOOLS, REVIEW_TIMEOUT_S),
 )
 
 NO_ANSWER = "Emacs does not answer, so it does not review this change."
@@ -132,7 +132,7 @@ def covers(scope: str | None, mode: str | None) -> bool:
 
 
 def _edit_url(port: int) -> str:
-    return f"http://127.0.0.1:{port}{PATH}?{EDIT_QUERY}"
+    return f"http://127.0.0.1:{port}{HOOK_PATH}?{EDIT_QUERY}"
 
 
 def header_line(secret: str) -> str:
@@ -140,8 +140,8 @@ def header_line(secret: str) -> str:
     return f"Authorization: Bearer {secret}\n"
 
 
-def door_secret(token: str) -> str:
-    """Return the secret for the doors of the layer and nothing else, derived from `token`.
+def hook_secret(token: str) -> str:
+    """Return the secret for the hooks and nothing else, derived from `token`.
 
     `token`, which opens the IDE server, cannot be found from it.
     """
@@ -159,7 +159,7 @@ def hook_settings(
     for subscription in subscriptions:
         name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
         before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))
-        if name == PRE_TOOL_USE:
+        if name == PreToolUse.name:
             # Both of its hooks together are called before all tools but those that only read.
             matcher = before
         elif matcher != before:
@@ -169,7 +169,7 @@ def hook_settings(
     def entry(matcher: str | None, timeout: int) -> JsonObject:
         hook = {
             "type": "http",
-            "url": f"http://127.0.0.1:{port}{PATH}",
+            "url": f"http://127.0.0.1:{port}{HOOK_PATH}",
             "headers": {"Authorization": f"Bearer {secret}"},
             "timeout": timeout,
         }
@@ -181,6 +181,6 @@ def hook_settings(
     if command is not None:
         # Without a timeout it is a minute; Qwen Code before 0.23 took a number for milliseconds.
         edits["hooks"] = [{"type": "command", "command": command.command(port)}]
-    found[PRE_TOOL_USE].append(edits)
+    found[PreToolUse.name].append(edits)
     # Who starts a CLI in a terminal of Emacs wants it connected, and a low window cuts off its question whether to.
     return {"ide": {"enabled": True}, "hooks": found}

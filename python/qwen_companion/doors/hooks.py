@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
+from starlette.types import Receive, Scope, Send
 
-from qwen_companion.doors.calls import PERMISSION_REQUEST, HookCall, PendingReply, Reply
+from qwen_companion.doors.calls import HookCall, Reply
+from qwen_companion.doors.events import PermissionRequest
+from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_settings import EDIT_QUERY
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import contained
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from qwen_companion.doors.hook_handler import HookHandler
 
 _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 """Longer texts in an event are not kept; what is larger is not reviewed."""
@@ -36,27 +32,16 @@ _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 _EVENT_NAME = re.compile(rb'"hook_event_name"\s*:\s*"(\w*)"')
 """It stands near the beginning, before all that a user or a model has written, where the quotes are escaped."""
 
-_PERMISSION_REQUEST = PERMISSION_REQUEST.encode("ascii")
-
 
 class Hooks:
     """Answers the hooks of all CLIs."""
 
-    def __init__(self, load: Callable[[TaskGroup], Awaitable[HookHandler]], held: Iterable[str]) -> None:
-        """`load` returns the handler of calls, importing it if need be; `held` are the events that may have to wait."""
-        self._load = load
-        self._held = frozenset(name.encode("ascii") for name in held)
-        self._tasks: TaskGroup | None = None
+    def __init__(self, handler: HookHandler) -> None:
+        self._handler = handler
+        subscriptions = (item for listener in handler.listeners for item in listener.subscriptions)
+        self._held = {item.event for item in subscriptions if item.hold_s > 0}
         # One turn of the event loop less than without.
         self._turn = anyio.Lock(fast_acquire=True)
-
-    async def run(self) -> None:
-        """Have calls taken until cancelled."""
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                await anyio.sleep_forever()
-        finally:
-            self._tasks = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -73,8 +58,8 @@ class Hooks:
             body.data, body.oversized, Connection(tuple(scope["client"]), tuple(scope["server"])), before_edit
         )
         match = _EVENT_NAME.search(body.data)
-        name = b"" if match is None else match[1]
-        if name == _PERMISSION_REQUEST or before_edit:
+        name = "" if match is None else match[1].decode("ascii", "replace")
+        if name == PermissionRequest.name or before_edit:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(_watch, receive, call.gone)
                 reply = await self._reply(call)
@@ -87,19 +72,13 @@ class Hooks:
             await _send(send, reply.answer if reply else {})
         else:
             await _send(send, {})
-            await contained(self._take, call)
+            await self._reply(call)
 
     async def _reply(self, call: HookCall) -> Reply | None:
-        """Have `call` taken, and return its reply, None where that fails."""
-        pending = await contained(self._take, call)
-        return None if pending is None else await contained(pending)
-
-    async def _take(self, call: HookCall) -> PendingReply | None:
-        """Handle `call` after the earlier ones; return what waits for its reply, None where all ends."""
+        """Have `call` handled after the earlier ones; return its reply, None where that fails."""
         async with self._turn:
-            if self._tasks is None:
-                return None
-            return await (await self._load(self._tasks)).take(call)
+            pending = await contained(self._handler.take, call)
+        return None if pending is None else await contained(pending)
 
 
 async def _watch(receive: Receive, gone: anyio.Event) -> None:

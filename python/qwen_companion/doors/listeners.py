@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The interface for other parts of the backend to hear of the events that hooks report.
-
-Importing this module does not import pydantic.
-"""
+"""The interface by which other parts of the backend receive the events that hooks report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qwen_companion.domain import Peer
-
-if TYPE_CHECKING:
-    from qwen_companion.doors.events import Event
+from qwen_companion.doors.events import Event
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which events a listener hears of: those named `event`, of the tools whose names match `tools`.
+    """The events named `event` of the tools whose whole name matches the regular expression `tools`, None for all.
 
-    `tools` is a regular expression for the whole name; with None all match.  `hold_s` is how long the CLI waits for
-    the listener at most, in seconds, before it goes on; with 0 it does not wait.  A PermissionRequest never waits for
-    a listener.
+    The CLI waits for the listener at most `hold_s` seconds.  A PermissionRequest never waits for a listener.
     """
 
     event: str
@@ -33,24 +26,24 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Block:
-    """Keeps a prompt from the model, and so ends the turn; the user reads the `reason`."""
+    """Withholds a prompt from the model, which ends the turn; the user reads the `reason`."""
 
     reason: str
 
 
-Fitting = Callable[[int], "str | None"]
-"""Returns a text of at most so many UTF-16 units; called once, when it is certain that the model gets it."""
+Fitting = Callable[[int], str | None]
+"""Returns a text of at most that many UTF-16 units; called once, when the model is certain to get it."""
 
 Words = str | Fitting | Block
 
 
 @dataclass(frozen=True)
 class Report:
-    """An event that the `cli` in the process of `peer` has reported at `time`, in ms since the epoch.
+    """An `event` that the CLI in the process of `peer` reported at `time`, in ms since the epoch.
 
-    `cli` is name and version for a person, may be empty.  `session` is the id of its MCP session, None while it is not
-    connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.  The CLI goes on without
-    the listener at `waits_until`, a time of the event loop.
+    `cli` is its name and version for display, may be empty.  `session` is the id of its MCP session, None while it is
+    not connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.  The CLI stops waiting
+    for the listener at `waits_until`, a time of the event loop.
     """
 
     event: Event
@@ -62,7 +55,7 @@ class Report:
 
 
 class Listener(Protocol):
-    """Hears of events.  All methods are called on the event loop."""
+    """Receives events.  All methods are called on the event loop."""
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -70,16 +63,15 @@ class Listener(Protocol):
         ...
 
     def holds(self, event: Event) -> bool:
-        """Return whether the CLI has to wait while `hear` handles this `event`; without a `hold_s` it never waits."""
+        """Return whether the CLI has to wait, for up to the `hold_s` of the subscription, until `hear` returns."""
         ...
 
     async def hear(self, report: Report) -> Words | None:
-        """Take `report`; return what the model is to read with it, or None.
+        """Handle `report`; return what the model is to read with it, or None.
 
-        A `Block` counts for UserPromptSubmit only.  The reports of one process come one after the other, in order.  It
-        is not cancelled when `hold_s` has passed, but its words are dropped then.  A CLI adds a text to SessionStart,
-        UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Nothing of a report may
-        be logged.
+        A `Block` counts for UserPromptSubmit only.  The reports of one process come one at a time, in order.  After
+        `hold_s` the call is not cancelled, but its words are dropped.  A CLI adds a text to SessionStart,
+        UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Never log a report.
         """
         ...
 

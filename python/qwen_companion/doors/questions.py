@@ -19,12 +19,11 @@ from functools import partial
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
 from pydantic import BaseModel, Field, ValidationError
 
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Elsewhere, Reply, run_while_wanted
+from qwen_companion.doors.calls import RemotePlaces, Reply, run_while_wanted
 from qwen_companion.doors.held import POLL_S, Asker, Held, HeldCalls, Limits
 from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
 from qwen_companion.doors.listeners import Report, Subscription
@@ -109,19 +108,18 @@ class Questions(HeldCalls[_Held]):
 
     def __init__(
         self,
-        tasks: TaskGroup,
         editor: Editor,
         files_of: Callable[[Peer], TerminalFiles | None],
         environ: Mapping[str, str],
+        places: RemotePlaces,
         limits: Limits | None = None,
-        elsewhere: Elsewhere | None = None,
     ) -> None:
         """Keep plans where `environ` says; for the others see `HeldCalls`."""
-        super().__init__(tasks, editor, files_of, limits)
+        super().__init__(editor, files_of, limits)
         self.wanted = False
         """Whether plans and questions are shown in Emacs."""
         self._environ = environ
-        self._elsewhere = elsewhere
+        self._places = places
 
     # --- Asking ---
 
@@ -153,7 +151,7 @@ class Questions(HeldCalls[_Held]):
         asked = _parse(request.tool_name, request.tool_input)
         peer = asker.peer
         try:
-            project = self._project(peer, request.cwd)
+            project = self._places.name_of(peer, file_name(request.cwd))
         except FileNameError:
             return None
         if asked is None:
@@ -178,14 +176,6 @@ class Questions(HeldCalls[_Held]):
         # If it shows it when it has time, it is told at once that it is over.
         self._end(held, "Emacs was busy; answer in the terminal")
         return None
-
-    def _project(self, peer: Peer, directory: str) -> str:
-        """Return the name in Emacs of the working `directory` of the process `peer`.
-
-        :raises FileNameError: when it can be no name
-        """
-        name = file_name(directory)
-        return name if self._elsewhere is None else self._elsewhere.name_of(peer, name)
 
     def _release(self, held: _Held, reason: str) -> None:
         held.is_asked = True
@@ -236,8 +226,8 @@ class Questions(HeldCalls[_Held]):
         """
         await in_thread(save_plan, held.proposal.path, plan)
         place = held.asker.peer.place
-        if place is not None and self._elsewhere is not None and held.file in (held.context or ""):
-            held.file = await self._elsewhere.lay_plan(place, plan)
+        if place is not None and held.file in (held.context or ""):
+            held.file = await self._places.lay_plan(place, plan)
 
     async def _answer_by_keys(self, held: _Held) -> None:
         """Answer what the terminal asks about `held` by keys.
@@ -317,7 +307,7 @@ class Questions(HeldCalls[_Held]):
         asked = _parse(event.tool_name, event.tool_input)
         try:
             if asked is not None:
-                project = self._project(peer, event.cwd)
+                project = self._places.name_of(peer, file_name(event.cwd))
                 path = await in_thread(plan_path, self._environ, project, peer.conversation(event.session_id), now())
                 await in_thread(save_plan, path, asked[0])
         except (FileNameError, OSError) as error:

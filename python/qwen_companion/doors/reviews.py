@@ -22,11 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Reply, ask, refuse, run_while_wanted
+from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.files import CHANGED, Files
 from qwen_companion.doors.held import BUSY, Asker, Held, HeldCalls, Limits
 from qwen_companion.doors.hook_settings import OPEN, covers
@@ -147,14 +146,10 @@ class HookReviews(HeldCalls[_Held]):
     """See the top of this file."""
 
     def __init__(
-        self,
-        tasks: TaskGroup,
-        editor: Editor,
-        files_of: Callable[[Peer], TerminalFiles | None],
-        limits: Limits | None = None,
+        self, editor: Editor, files_of: Callable[[Peer], TerminalFiles | None], limits: Limits | None = None
     ) -> None:
         """See `HeldCalls`."""
-        super().__init__(tasks, editor, files_of, limits)
+        super().__init__(editor, files_of, limits)
         self.scope: str | None = None
         self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
         """The edits that the CLI of each process has asked about by itself, which have not begun."""
@@ -178,7 +173,7 @@ class HookReviews(HeldCalls[_Held]):
         if not covers(self.scope, event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
             return Reply()
         if asker is None or target is None:
-            return Reply(ask(UNKNOWN_CLI))
+            return Reply(events.ask(UNKNOWN_CLI))
         try:
             path = file_name(_path(event))
             if not await self._is_in_scope(target.name(path) or path):
@@ -193,7 +188,7 @@ class HookReviews(HeldCalls[_Held]):
                 held = _Held(proposal, asker, event, files, path=path, target=target, facts=facts)
                 await self._begin(held, agent, gone)
         except (FileNameError, TargetError, UnreviewableError) as error:
-            return Reply(ask(str(error)))
+            return Reply(events.ask(str(error)))
         await run_while_wanted(held.decided.wait, ends - anyio.current_time(), gone)
         held.is_held = False
         if gone.is_set():
@@ -204,14 +199,14 @@ class HookReviews(HeldCalls[_Held]):
         """Return the reply to the call `held` of `agent` for which the hook has waited."""
         if held.proposal.id not in self._held:
             # The turn is over; nobody reads this.
-            return Reply(refuse(REJECTED))
+            return Reply(events.refuse(REJECTED))
         if held.decision is not None:
             return await self._carry_out(held, hear)
         if agent is None:
             self._release(held)
-            return Reply(ask(STILL_ASKING))
+            return Reply(events.ask(STILL_ASKING))
         self._await_same_call(held)
-        return Reply(refuse(STILL_REVIEWING))
+        return Reply(events.refuse(STILL_REVIEWING))
 
     def _was_asked(self, pid: int, event: events.PreToolUse) -> bool:
         """Return whether the CLI of process `pid` has asked about this very call, which begins now."""
@@ -273,9 +268,9 @@ class HookReviews(HeldCalls[_Held]):
     async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
         content, path = held.content, held.path
-        answer = refuse((held.decision and held.decision.reason) or REJECTED)
+        answer = events.refuse((held.decision and held.decision.reason) or REJECTED)
         if content is not None and held.facts.data is not None and content == held.facts.text:
-            answer = refuse(DROPPED)
+            answer = events.refuse(DROPPED)
         elif content is not None:
             try:
                 answer = await (_write(held, content, hear) if held.is_edited else _pass(held))
@@ -283,7 +278,7 @@ class HookReviews(HeldCalls[_Held]):
                 reason = error.strerror or str(error)
                 self._editor.abandon(held.proposal, reason)
                 edits = " with edits" if held.is_edited else ""
-                answer = refuse(_CHANGED.format(edits=edits, path=path, reason=reason))
+                answer = events.refuse(_CHANGED.format(edits=edits, path=path, reason=reason))
         if answer == events.NO_DECISION:
             held.is_answered = True
         else:
@@ -413,7 +408,7 @@ class HookReviews(HeldCalls[_Held]):
         if not held.is_answered:
             self._abandon(held, reason)
         elif held.files is not None and held.prompt is not None:
-            self._tasks.start_soon(self._send_prompt, held.files, held.prompt)
+            self.tasks.start(self._send_prompt, held.files, held.prompt)
 
 
 def _ends_turn(event: events.Event) -> bool:
@@ -447,7 +442,7 @@ async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
     await hear(held.event)
     await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
     said = await hear(events.PostToolUse.model_validate(held.event.model_dump()))
-    return refuse("\n\n".join(filter(None, (held.words(_WRITTEN_HERE), said))))
+    return events.refuse("\n\n".join(filter(None, (held.words(_WRITTEN_HERE), said))))
 
 
 def _path(event: events.ToolEvent) -> object:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from qwen_companion.domain import CliState, Todo
+from qwen_companion.domain import CliState, SessionState, Todo
 from qwen_companion.doors import events
 from qwen_companion.json_objects import as_object
 
@@ -49,9 +49,13 @@ class _Known:
 class States:
     """The states of all CLIs, by the number of their process."""
 
-    def __init__(self, known: Mapping[int, CliState] | None = None) -> None:
-        """`known` are those that an earlier process knew; which subagents were running is not."""
-        self._known = {pid: _Known(replace(state, subagents=0)) for pid, state in (known or {}).items()}
+    def __init__(self, known: Iterable[SessionState] = ()) -> None:
+        """`known` has the states that an earlier process knew; which subagents were running is unknown."""
+        self._known = {
+            item.session.peer.pid: _Known(replace(item.state, subagents=0))
+            for item in known
+            if item.session.peer and item.state
+        }
 
     def get(self, pid: int) -> CliState | None:
         """Return the state of process `pid`; None where it has called no hook."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two files of a CLI in a terminal of ours: one it writes its events to, and one it reads prompts and answers from.
+"""The two files of a CLI in a terminal of ours: it writes events to one, and reads prompts and answers from the other.
 
-Emacs names them in the options of the CLI, in the private directory that prompts are handed over in.
+Emacs names them in the options `--json-file` and `--input-file` of the CLI; they lie in the private directory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import psutil
 
 from qwen_companion.domain import Peer
-from qwen_companion.doors.prompt_files import append_line
+from qwen_companion.errors import PromptError
 from qwen_companion.json_objects import as_object, read_object
 
 _NEWEST_BYTES = 1024 * 1024
-"""How much of the newest events is read at first: more if a plan among them is longer."""
+"""Bytes of the newest events that are read at first, and more if a plan among them is longer."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 
@@ -48,7 +48,7 @@ class TerminalFiles:
     answers: str
 
     def trim(self) -> None:
-        """Empty the events if they are many.  The CLI goes on at the place where it was, with a hole before it."""
+        """Empty the file of events if it is large.  The CLI goes on writing at its offset, after a hole."""
         with suppress(OSError):
             # `st_size` counts the hole.
             if os.stat(self.events).st_blocks * 512 > _TRIM_BYTES:
@@ -57,7 +57,7 @@ class TerminalFiles:
     def awaited(self) -> dict[str, AskedCall]:
         """Return the calls that the terminal asks about since the model's last message, by the ids of its requests.
 
-        One that was refused may still be among them.
+        A call that was refused may still be among them.
         """
         asked: dict[str, AskedCall] = {}
         for line in self._newest_lines():
@@ -94,7 +94,7 @@ class TerminalFiles:
 
 
 def terminal_files(directory: str, peer: Peer) -> TerminalFiles | None:
-    """Return the files in `directory` of the CLI in the process of `peer`, None where it has none there."""
+    """Return the files in `directory` of the CLI in the process of `peer`, or None."""
     if peer.place is not None:
         return None
     try:
@@ -108,3 +108,41 @@ def terminal_files(directory: str, peer: Peer) -> TerminalFiles | None:
     if any(os.path.dirname(value) != directory.rstrip("/") for value in values):
         return None
     return TerminalFiles(directory.rstrip("/"), *values)
+
+
+def append_prompt(directory: str, path: str, text: str) -> None:
+    """Add the prompt `text` to the file at `path`, which must lie in `directory`; block on disk I/O.
+
+    A CLI skips what the file held when it began to watch it.
+
+    :raises PromptError: when it could not be written; then the CLI has read nothing of it
+    """
+    append_line(directory, path, submission(text))
+
+
+def submission(text: str) -> str:
+    """Return the line that makes a CLI read the prompt `text`."""
+    return json.dumps({"type": "submit", "text": text})
+
+
+def append_line(directory: str, path: str, entry: str) -> None:
+    """Add the line `entry`, which is ASCII, to the file at `path`, as `append_prompt` does.
+
+    :raises PromptError: as `append_prompt` does
+    """
+    if os.path.dirname(path) != directory:
+        raise PromptError("a file of prompts lies outside the private directory")
+    line = entry.encode("ascii") + b"\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, line) < len(line):
+                # Without its line end the CLI has not read it.
+                os.ftruncate(descriptor, size)
+                raise PromptError("there is no room for a prompt in the private directory")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise PromptError(f"cannot write a prompt into the private directory: {error.strerror}") from None

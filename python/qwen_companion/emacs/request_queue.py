@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.terminal_files import append_prompt
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError

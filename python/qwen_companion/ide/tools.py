@@ -9,6 +9,7 @@ from typing import Protocol
 
 import anyio
 
+from qwen_companion.domain import HookAnswer
 from qwen_companion.errors import EmacsUnavailableError
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, DiffAccepted, close_result, diff_rejected
@@ -73,6 +74,10 @@ class Editor(Protocol):
 
         :raises EmacsUnavailableError: when Emacs does not answer
         """
+        ...
+
+    def hook_answers(self, session: str, answers: tuple[HookAnswer, ...]) -> None:
+        """Tell Emacs the answers to the hooks of `session`, the newest first."""
         ...
 
     async def is_visited(self, path: str) -> bool:

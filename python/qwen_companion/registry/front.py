@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer, RegisteredCli, SessionState
+from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -27,15 +27,14 @@ from qwen_companion.registry.controller import VALID, Grant, add_grant, read_gra
 from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
 from qwen_companion.registry.records import Record, RecordError
 from qwen_companion.registry.registry import Registry
+from qwen_companion.registry.transcript import Awaited, Transcript
 from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
 from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 if TYPE_CHECKING:
-    from qwen_companion.doors.doors import Doors
     from qwen_companion.emacs.journal_front import JournalFront
-    from qwen_companion.registry.transcript import Awaited, Transcript
 
 MODEL_S = 1.0
 """Seconds after its receipt by which an unqueued prompt is with the model; 0.1 are usual."""
@@ -56,17 +55,17 @@ class RegistryFront:
         own_port: int,
         directory: str,
         tell: Callable[[Notification], None],
-        doors: Doors,
+        hooks: HookHandler,
         journal: JournalFront,
         sessions: Callable[[], Iterable[SessionState]],
     ) -> None:
         """`own_port` is our server's, `directory` a private one; `tell` sends a message to Emacs.
 
-        `doors` and `journal` are notified of CLIs' work on socket prompts; `sessions` returns the connected CLIs.
+        `hooks` and `journal` are notified of CLIs' work on socket prompts; `sessions` returns the connected CLIs.
         """
         self._environ = environ
         self._tell = tell
-        self._doors = doors
+        self._hooks = hooks
         self._journal = journal
         self._sessions = sessions
         self._registry = Registry(environ, own_port, self._changed)
@@ -174,7 +173,7 @@ class RegistryFront:
         """Record that the CLI of `record` is about to get a prompt, and may then write files."""
         process = record.cli.pid, record.started
         connected = {state.session.peer.process for state in self._sessions() if state.session.peer}
-        if process not in connected and not self._doors.calls_hooks(record.cli.pid):
+        if process not in connected and self._hooks.states.get(record.cli.pid) is None:
             self._journal.silent.prompt_sent(_session_of(record), process)
 
     # --- Conversations ---
@@ -191,10 +190,6 @@ class RegistryFront:
     async def _transcript(self, cli: RegisteredCli, conversation: str) -> Transcript:
         """Return the follower of the `conversation` of `cli`, a new one if needed."""
         path = self._path(cli, conversation)
-        # This module imports pydantic.
-        await in_thread(import_module, "qwen_companion.registry.transcript")
-        from qwen_companion.registry.transcript import Transcript
-
         async with self._beginning:
             known = self._following.get(cli.id)
             if known is not None and known.path == path:
@@ -211,7 +206,7 @@ class RegistryFront:
 
     def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
         self._messenger.confirm(awaited.request)
-        has_ended = session.peer is not None and self._doors.prompted(session.peer.pid, awaited.text, time)
+        has_ended = session.peer is not None and self._hooks.prompted(session.peer.pid, awaited.text, time)
         self._tasks.start(self._journal.prompt_began, session, conversation, awaited.text, time, has_ended)
         if awaited.queued:
             self._tell(RegistryReceipt(awaited.request, "model"))

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
 from qwen_companion.discovery.files import EDITOR_INFO
-from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
-from qwen_companion.doors.hook_settings import CommandHook, header_line
+from qwen_companion.doors.hook_settings import HOOK_PATH, CommandHook, header_line
 from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
+from qwen_companion.doors.tool_settings import TOOL_PATH
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.link import Greeting, Link, objects
-from qwen_companion.tools.settings import PATH as TOOL_PATH
 
 LayerOf = Callable[[int, str, str, CommandHook | None], "JsonObject | None"]
 """Returns the settings layer for a port, the hooks' secret, the tools' secret, and the command before edits.

@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.doors.hook_settings import PATH as HOOK_PATH
-from qwen_companion.doors.hook_settings import door_secret
+from qwen_companion.doors.hook_settings import HOOK_PATH, hook_secret
+from qwen_companion.doors.tool_settings import TOOL_PATH, tool_secret
 from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
@@ -28,8 +28,6 @@ from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, 
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
 from qwen_companion.threads import in_thread
-from qwen_companion.tools.settings import PATH as TOOL_PATH
-from qwen_companion.tools.settings import tool_secret
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
@@ -289,7 +287,7 @@ class Place:
         port = (await link.request("serve", port=preferred)).get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RequestError("the relay listens on no port")
-        self._keys = Keys(port, self._token, {HOOK_PATH: door_secret(self._token), TOOL_PATH: tool_secret(self._token)})
+        self._keys = Keys(port, self._token, {HOOK_PATH: hook_secret(self._token), TOOL_PATH: tool_secret(self._token)})
         self._link = link
         self._set_reachable(self.wanted.name, True)
         self._streams.admit()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
-from qwen_companion.doors.prompt_files import submission
+from qwen_companion.doors.terminal_files import submission
 from qwen_companion.emacs.messages import (
     ListPlaceFiles,
     Notification,

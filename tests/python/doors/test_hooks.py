@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from sexpdata import Symbol, dumps
 
-from qwen_companion.doors.calls import ask, refuse
+from qwen_companion.doors.events import ask, refuse
 from qwen_companion.doors.hook_settings import NO_ANSWER
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.doors.reviews import REJECTED
+from qwen_companion.processes import start_of
 from support import TIMEOUT_S, Backend, Home, as_dict
 
 TEXT = "one\ntwo\n"
@@ -282,9 +283,10 @@ def test_a_model_is_told_that_a_proposal_of_another_cli_waits_for_its_file(
 
 def test_a_state_outlives_the_backend(home: Home) -> None:
     state = [Symbol(":activity"), Symbol("idle"), Symbol(":since"), 5, Symbol(":mode"), "yolo"]
-    session = {"id": "i", "protocol": "2025-11-25", "client": "Qwen Code", "version": "1", "state": state}
-    silent = {name: session[name] for name in ("protocol", "client", "version")}
-    with Backend(home, sessions=[session, {**silent, "id": "silent", "no-hooks": "why"}]) as backend:
+    common = {"protocol": "2025-11-25", "client": "Qwen Code", "version": "1"}
+    peer = {"pid": os.getpid(), "started": start_of(os.getpid())}
+    sessions = [{**common, **peer, "id": "i", "state": state}, {**common, "id": "silent", "no-hooks": "why"}]
+    with Backend(home, sessions=sessions) as backend:
         backend.greet()
         restored: dict[str, dict[str, Any]] = {}
         with backend.cli().stream():

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,19 +17,18 @@ from typing import Any, ClassVar, cast
 import anyio
 import pytest
 
-from qwen_companion.domain import KnownSession, Peer, SessionState, Settings
+from fake_clis import FakePlaces, FakeSessions
+from qwen_companion.domain import KnownSession, Peer, SessionState, Settings, ToolDefinition
 from qwen_companion.doors import hook_handler
-from qwen_companion.doors.calls import HookCall, Reply, ask
-from qwen_companion.doors.doors import Doors
-from qwen_companion.doors.events import Event, PostToolUse, PreToolUse
+from qwen_companion.doors.calls import HookCall, RemotePlaces, Reply
+from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, ask
 from qwen_companion.doors.files import Files, LocalFiles
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_settings import ALL
-from qwen_companion.doors.layer import SYSTEM_VARIABLE, JsonObject
+from qwen_companion.doors.layer import SYSTEM_VARIABLE
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
-from qwen_companion.doors.questions import Questions
-from qwen_companion.doors.reviews import UNKNOWN_CLI, HookReviews
-from qwen_companion.doors.states import States
+from qwen_companion.doors.reviews import UNKNOWN_CLI
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of
@@ -98,20 +98,29 @@ async def answer_of(call: asyncio.Task[Reply]) -> Any:
 def handler_of(
     tasks: anyio.abc.TaskGroup,
     listeners: Sequence[Listener],
-    find_caller: Callable[[Connection], Caller],
+    find_caller: Callable[[Connection], Caller | None],
     *sessions: SessionState,
+    places: RemotePlaces | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> HookHandler:
-    return HookHandler(
-        tasks,
-        States(),
-        HookReviews(tasks, FakeEditor(), lambda _: None),
-        Questions(tasks, FakeEditor(), lambda _: None, {"HOME": "/w"}),
-        listeners,
+    """Return a handler that `tasks` run."""
+    layers = SettingsLayers(4711, "token", "/w", environ or {"HOME": "/w"}, listeners)
+    handler = HookHandler(
+        layers,
+        known=(),
+        editor=FakeEditor(),
+        sessions=FakeSessions(*sessions),
+        places=places or FakePlaces(),
+        listeners=listeners,
         find_caller=find_caller,
-        sessions=lambda: sessions,
         changed=lambda: None,
-        answered=lambda _: None,
     )
+    tasks.start_soon(handler.run)
+    return handler
+
+
+def editor_of(handler: HookHandler) -> FakeEditor:
+    return cast(FakeEditor, handler.reviews._editor)  # pyright: ignore[reportPrivateUsage]
 
 
 @asynccontextmanager
@@ -131,9 +140,8 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
     environ = {"HOME": str(tmp_path), "PATH": "/bin", SYSTEM_VARIABLE: str(tmp_path / "none.json")}
     peer = Peer(-2, "", str(tmp_path), "qwen", (), "/ssh:far:")
     state = SessionState(KnownSession("connected", "", "Qwen Code", "1", peer), streaming=True)
-    editor, sessions = FakeEditor(), [state]
 
-    class Far:
+    class Far(FakePlaces):
         """A place with the files of this machine."""
 
         served: ClassVar[list[Files | None]] = [LocalFiles(), None]
@@ -144,25 +152,9 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         def files(self, _peer: Peer) -> Files | None:
             return self.served.pop(0)
 
-        def name_of(self, peer: Peer, path: str) -> str:
-            return f"{peer.place}{path}"
-
-        async def lay_plan(self, place: str, text: str) -> str:
-            raise AssertionError
-
     async with anyio.create_task_group() as tasks:
-        handler = HookHandler(
-            tasks,
-            States(),
-            HookReviews(tasks, editor, lambda _: None),
-            Questions(tasks, editor, lambda _: None, environ, elsewhere=Far()),
-            (),
-            find_caller=lambda _: None,
-            sessions=lambda: sessions,
-            changed=lambda: None,
-            answered=lambda _: None,
-            elsewhere=Far(),
-        )
+        handler = handler_of(tasks, (), lambda _: None, state, places=Far(), environ=environ)
+        editor = editor_of(handler)
         place = Site(handler, cast(Any, None))
         handler.reviews.scope = ALL
         values = {"file_path": f"{tmp_path}/x", "old_string": "", "new_string": "y"}
@@ -174,7 +166,7 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         # Its place is not served any more.
         for _ in range(2):
             assert await place.answer("PreToolUse", cwd=str(tmp_path), **edit) == ask(UNKNOWN_CLI)
-            sessions.clear()
+            cast(FakeSessions, handler._sessions).connected.clear()  # pyright: ignore[reportPrivateUsage]
         handler.questions.wanted = True
         asks: Any = {"tool_name": "ask_user_question", "tool_input": {"questions": [{"question": "Why?"}]}}
         asking = await place.call("PermissionRequest", cwd=str(tmp_path), **asks)
@@ -240,7 +232,7 @@ async def test_listeners_hear_of_an_edit_once_it_is_decided_on(tmp_path: Path) -
     file.write_text("one\n")
     async with site(listener) as place:
         place.handler.reviews.scope = ALL
-        editor = cast(FakeEditor, place.handler.reviews._editor)  # pyright: ignore[reportPrivateUsage]
+        editor = editor_of(place.handler)
         values = {"file_path": str(file), "old_string": "one", "new_string": "two"}
         edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": values, "before_edit": True}
         for content, names in ((None, []), ("two\n", ["PreToolUse"]), ("2\n", ["PreToolUse", "PostToolUse"])):
@@ -415,40 +407,18 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
             tasks.cancel_scope.cancel()
 
 
-async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path: Any) -> None:
-    added: JsonObject = {}
-
-    def find_caller(_: Connection) -> Caller | None:
-        raise AssertionError
-
+def test_the_layer_names_the_hooks_of_listeners_and_the_tools(tmp_path: Path) -> None:
     listeners = (
         Listener(Subscription("PostToolUse", "edit", hold_s=9.5), Subscription("PreToolUse", "edit")),
         Listener(Subscription("PostToolUse", "write_file"), Subscription("PostToolBatch")),
     )
-    doors = Doors(
-        4711,
-        "token",
-        str(tmp_path),
-        {},
-        FakeEditor(),
-        find_caller,
-        known=(),
-        sessions=lambda: (),
-        changed=lambda: None,
-        report_answers=lambda _session, _answers: None,
-        listeners=listeners,
-        added=lambda: added,
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(doors.run)
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
+    layers = SettingsLayers(4711, "token", str(tmp_path), {"PATH": os.defpath}, listeners)
     settings = Settings(layer=True, review_edits="all")
-    assert doors.set_settings(settings)
-    assert not doors.set_settings(settings)
-    doors.install()
+    assert layers.set_settings(settings)
+    assert not layers.set_settings(settings)
+    layers.install()
     header, path = sorted(tmp_path.iterdir())
-    assert header.read_text() == f"Authorization: Bearer {doors.secret}\n"
+    assert header.read_text() == f"Authorization: Bearer {layers.hook_secret}\n"
     assert header.stat().st_mode & 0o777 == 0o600
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
@@ -463,28 +433,28 @@ async def test_the_layer_names_what_listeners_hear_of_and_what_is_added(tmp_path
     assert [tool for tool in tools if re.search(others["matcher"], tool)] == list(tools[1:4])
     assert [tool for tool in tools if re.search(edits["matcher"], tool)] == ["edit"]
     assert [hook["type"] for hook in (*others["hooks"], *edits["hooks"])] == ["http", "command"]
-    assert doors.secret not in str(edits)
-    assert doors.is_current()
-    added |= {"mcpServers": {"emacs": {"httpUrl": "http://127.0.0.1:4711/tools"}}, "permissions": {"ask": ["x"]}}
-    assert not doors.is_current()
-    doors.install()
+    assert layers.hook_secret not in str(edits)
+    assert layers.is_current()
+    layers.tools = (ToolDefinition("problems", "What is wrong.", unasked=True),)
+    assert not layers.is_current()
+    layers.install()
     layer = json.loads(path.read_text())
-    assert layer["mcpServers"] == added["mcpServers"]
-    assert layer["permissions"]["ask"] == ["x"]
+    assert layer["mcpServers"]["emacs"]["httpUrl"] == "http://127.0.0.1:4711/tools"
+    assert layer["permissions"]["allow"] == ["mcp__emacs__problems"]
     # A daemon has what was added and no hooks; its file is there once there is one.
-    (name,) = doors.install_for_daemon().values()
+    (name,) = layers.install_for_daemons().values()
     file = Path(name)
     assert file.parent == tmp_path
     assert file not in (path, header)
     served = json.loads(file.read_text())
     assert served["mcpServers"] == layer["mcpServers"]
     assert "hooks" not in served
-    assert doors.is_current()
+    assert layers.is_current()
     file.unlink()
-    assert not doors.is_current()
-    doors.install()
+    assert not layers.is_current()
+    layers.install()
     assert json.loads(file.read_text()) == served
-    doors.set_settings(Settings(layer=False))
-    doors.install()
+    layers.set_settings(Settings(layer=False))
+    layers.install()
     assert list(tmp_path.iterdir()) == []
-    assert doors.install_for_daemon() == {}
+    assert layers.install_for_daemons() == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.doors.prompt_files import append_prompt
+from qwen_companion.doors.terminal_files import append_prompt
 from qwen_companion.errors import PromptError
 
 

@@ -16,9 +16,10 @@ import anyio
 import psutil
 import pytest
 
+from fake_clis import FakePlaces
 from model_types import QUESTIONS
 from qwen_companion.domain import Peer
-from qwen_companion.doors.calls import Elsewhere
+from qwen_companion.doors.calls import RemotePlaces
 from qwen_companion.doors.events import (
     Answer,
     AttentionRequest,
@@ -34,7 +35,6 @@ from qwen_companion.doors.terminal_files import AskedCall, TerminalFiles, termin
 from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.plan_files import kept_plans, plan_path, save_plan
-from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor, soon, until
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ class Site:
         directory: Path,
         *,
         files: bool = True,
-        elsewhere: Elsewhere | None = None,
+        places: RemotePlaces | None = None,
         **limits: float,
     ) -> None:
         self.environ = {"HOME": str(directory)}
@@ -67,13 +67,13 @@ class Site:
         self.editor = FakeEditor()
         self.warnings = self.editor.warnings
         self.questions = Questions(
-            tasks,
             self.editor,
             lambda peer: self.files if peer.pid == PID else None,
             self.environ,
+            places or FakePlaces(),
             Limits(**limits),
-            elsewhere,
         )
+        tasks.start_soon(self.questions.tasks.run)
         self.questions.wanted = True
         self.gone = anyio.Event()
 
@@ -134,7 +134,7 @@ async def tasks() -> AsyncGenerator[anyio.abc.TaskGroup]:
 
 
 @pytest.fixture
-def site(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
+async def site(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
     return Site(tasks, tmp_path)
 
 
@@ -173,7 +173,8 @@ async def test_the_mode_before_is_restored_by_a_key(tasks: anyio.abc.TaskGroup, 
     assert ("key", "2") not in site.editor.log
     await site.ran()
     site.write({"type": "assistant"})
-    site.questions = Questions(tasks, site.editor, lambda _: site.files, site.environ)
+    site.questions = Questions(site.editor, lambda _: site.files, site.environ, FakePlaces())
+    tasks.start_soon(site.questions.tasks.run)
     site.questions.wanted = True
     await site.decided(Decision(PLAN, mode="auto-edit"))
     site.terminal_asks("r-3")
@@ -295,21 +296,14 @@ async def test_keys_answer_after_the_time_limit_too(tasks: anyio.abc.TaskGroup, 
 async def test_a_long_edited_plan_is_read_at_its_place(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     laid: list[tuple[str, str]] = []
 
-    class Far:
+    class Far(FakePlaces):
         """A place that takes plans."""
-
-        def caller(self, _connection: Connection) -> None: ...
-
-        def files(self, _peer: Peer) -> None: ...
-
-        def name_of(self, _peer: Peer, path: str) -> str:
-            return path
 
         async def lay_plan(self, place: str, text: str) -> str:
             laid.append((place, text))
             return "/home/far/plan.md"
 
-    site = Site(tasks, tmp_path, files=False, elsewhere=Far())
+    site = Site(tasks, tmp_path, files=False, places=Far())
     site.editor.types = True
     site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
     for plan in (EDITED, EDITED + "3. Eat.\n" * 2000):

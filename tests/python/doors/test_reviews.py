@@ -18,8 +18,7 @@ import pytest
 
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import ask, refuse
-from qwen_companion.doors.events import Answer, PreToolUse
+from qwen_companion.doors.events import Answer, PreToolUse, ask, refuse
 from qwen_companion.doors.files import LocalFiles
 from qwen_companion.doors.held import BUSY, Asker, Limits
 from qwen_companion.doors.hook_settings import ALL, ALL_MODES, OPEN
@@ -58,7 +57,8 @@ class Site:
         self.events = directory / "events"
         self.events.touch()
         files = TerminalFiles(str(directory), str(self.events), str(self.answers)) if terminal else None
-        self.reviews = HookReviews(tasks, self.editor, lambda _: files, Limits(**limits))
+        self.reviews = HookReviews(self.editor, lambda _: files, Limits(**limits))
+        tasks.start_soon(self.reviews.tasks.run)
         self.reviews.scope = ALL
         self.gone = anyio.Event()
 
@@ -135,12 +135,12 @@ async def tasks() -> AsyncGenerator[anyio.abc.TaskGroup]:
 
 
 @pytest.fixture
-def site(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
+async def site(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
     return Site(tasks, tmp_path)
 
 
 @pytest.fixture
-def hasty(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
+async def hasty(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> Site:
     """Return a site where no hook is held."""
     return Site(tasks, tmp_path, hold_s=0.01)
 

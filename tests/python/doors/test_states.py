@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.domain import CliState, Todo
+from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Todo
 from qwen_companion.doors.events import (
     AttentionRequest,
     Event,
@@ -193,7 +193,8 @@ def test_what_the_user_asks_for_is_no_subagents_doing() -> None:
 
 def test_the_state_that_an_earlier_process_knew_goes_on() -> None:
     known = after(START, PROMPT, SubagentStart(agent_id="a"))
-    states = States({PID: known})
+    session = KnownSession("1", "", "Qwen Code", "0.24.4", Peer(PID, "", "/w", "qwen", ()))
+    states = States([SessionState(session, streaming=True, state=known)])
     assert states.get(PID) == replace(known, subagents=0)
     states.note(PID, STOP.model_copy(update={"permission_mode": None}), 9)
     assert states.get(PID) == CliState("idle", 9, "change the greeting", None, "auto", "m", 314, 31)

@@ -10,7 +10,7 @@ from typing import Any
 
 from qwen_companion.domain import ToolDefinition
 
-PATH = "/tools"
+TOOL_PATH = "/tools"
 """The path of the tools' endpoint, on the port of the MCP server."""
 
 SERVER_NAME = "emacs"
@@ -38,7 +38,7 @@ def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition])
         return {}
     unasked = [f"mcp__{SERVER_NAME}__{tool.name}" for tool in offered if tool.unasked]
     server: dict[str, Any] = {
-        "httpUrl": f"http://127.0.0.1:{port}{PATH}",
+        "httpUrl": f"http://127.0.0.1:{port}{TOOL_PATH}",
         "headers": {"Authorization": f"Bearer {secret}"},
         "timeout": CALL_TIMEOUT_MS,
         # A CLI that gave up has no tools until it is restarted.

@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from fake_clis import FakePlaces, FakeSessions
 from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Settings
-from qwen_companion.doors.doors import Doors
+from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.hook_watch import HookWatch
+from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.processes import start_of
@@ -56,39 +60,35 @@ class Site:
         unexplained_silence_s: float = 0,
         path: str = os.defpath,
     ) -> None:
-        self.sessions: list[SessionState] = []
+        self.sessions = FakeSessions()
 
         def find_caller(_: Connection) -> Caller | None:
-            (state,) = self.sessions
+            (state,) = self.sessions.connected
             assert state.session.peer is not None
             return Caller(state.session.peer, "Qwen Code", "0.24.4")
 
         self.warnings: asyncio.Queue[str] = asyncio.Queue()
-        self.editor = editor = FakeEditor()
-        editor.warn = lambda text: self.warnings.put_nowait(text)
+        self.editor = FakeEditor()
+        self.editor.warn = lambda text: self.warnings.put_nowait(text)
         self.changes = anyio.Event()
-        self.doors = Doors(
-            4711,
-            "token",
-            str(directory),
-            {"HOME": str(directory), "PATH": path},
-            editor,
-            find_caller,
-            known=known,
-            sessions=lambda: self.sessions,
-            changed=lambda: self.changes.set(),
-            report_answers=lambda _session, _answers: None,
-            silence_s=0,
-            unexplained_silence_s=unexplained_silence_s,
+        self.layers = SettingsLayers(4711, "token", str(directory), {"HOME": str(directory), "PATH": path}, ())
+        self.handler = HookHandler(
+            self.layers, known, self.editor, self.sessions, FakePlaces(), (), find_caller, self.changed
         )
+        delays = 0, unexplained_silence_s
+        self.watch = HookWatch(self.handler.states, self.layers, self.editor, known, self.changed, delays)
+
+    def changed(self) -> None:
+        self.watch.take_back()
+        self.changes.set()
 
     async def reason(self, peer: Peer, version: str = "0.24.4") -> str:
         """Why the CLI at `peer` calls no hooks, as the user is told; then the same for the list of sessions."""
         session = KnownSession(f"{peer.pid}", "", "Qwen Code", version, peer)
-        self.doors.look_after(session)
-        self.doors.look_after(session)
+        self.watch.watch(session)
+        self.watch.watch(session)
         warning = await self.warning()
-        annotated = self.doors.annotated(SessionState(session, streaming=True))
+        annotated = self.watch.annotated(SessionState(session, streaming=True))
         assert annotated.no_hooks is not None
         assert f"({annotated.no_hooks})" in warning
         assert warning.startswith(f"Qwen Code {version} calls no hooks")
@@ -99,7 +99,7 @@ class Site:
 
     async def call_hook(self, session: KnownSession) -> None:
         """Have the CLI of `session` call its first hook; return when its state has been told."""
-        self.sessions = [SessionState(session, streaming=True)]
+        self.sessions.connected = [SessionState(session, streaming=True)]
         body = json.dumps({"hook_event_name": "SessionStart", "session_id": "s"}).encode()
 
         async def receive() -> Message:
@@ -116,7 +116,7 @@ class Site:
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
         }
-        await self.doors.hooks(scope, receive, send)
+        await Hooks(self.handler)(scope, receive, send)
         with anyio.fail_after(TIMEOUT_S):
             await self.changes.wait()
 
@@ -128,7 +128,8 @@ def session_of(peer: Peer) -> KnownSession:
 @asynccontextmanager
 async def running(site: Site) -> AsyncGenerator[None]:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(site.doors.run)
+        tasks.start_soon(site.handler.run)
+        tasks.start_soon(site.watch.run)
         yield
         tasks.cancel_scope.cancel()
 
@@ -140,11 +141,11 @@ async def test_what_a_cli_without_hooks_writes_is_unreviewed_where_reviews_are_w
     async with running(site):
         with cli(tmp_path) as peer, cli(tmp_path, layer=False) as other:
             for settings in (*unwanted, wanted):
-                site.doors.set_settings(settings)
-                assert site.doors.is_unreviewed(session_of(peer), is_open=True) == (settings is wanted)
-            assert not site.doors.is_unreviewed(session_of(peer), is_open=False)
+                site.layers.set_settings(settings)
+                assert site.watch.should_have_reviewed(session_of(peer), is_open=True) == (settings is wanted)
+            assert not site.watch.should_have_reviewed(session_of(peer), is_open=False)
             # One that was started without the layer.
-            assert not site.doors.is_unreviewed(session_of(other), is_open=True)
+            assert not site.watch.should_have_reviewed(session_of(other), is_open=True)
 
 
 @pytest.mark.parametrize("curl", [False, True])
@@ -163,9 +164,11 @@ async def test_what_is_not_heard_of_a_cli_with_hooks_is_unreviewed_where_these_l
     site = Site(tmp_path, tuple(states), path=str(tmp_path) if curl else "/nowhere")
     async with running(site):
         for scope, unreviewed in (("all", ["auto"]), ("all-modes", ["auto", "auto-edit"]), (None, [])):
-            site.doors.set_settings(Settings(layer=True, review_edits=scope))
+            site.layers.set_settings(Settings(layer=True, review_edits=scope))
             found = [
-                state.state.mode for state in states if state.state and site.doors.is_unreviewed(state.session, True)
+                state.state.mode
+                for state in states
+                if state.state and site.watch.should_have_reviewed(state.session, True)
             ]
             assert found == ([] if curl else unreviewed)
 
@@ -175,10 +178,10 @@ async def test_a_decision_about_nothing_is_settled(tmp_path: Path) -> None:
     site = Site(tmp_path)
     async with running(site):
         with cli(tmp_path) as peer:
-            site.doors.decide("hook-0", Decision(None))
+            site.handler.decide("hook-0", Decision(None))
             await anyio.wait_all_tasks_blocked()
             await site.call_hook(session_of(peer))
-            site.doors.decide("hook-1", Decision(None))
+            site.handler.decide("hook-1", Decision(None))
     assert site.editor.log == [("settled", "hook-0"), ("settled", "hook-1")]
 
 
@@ -191,21 +194,21 @@ async def test_a_cli_that_calls_no_hooks_is_noticed_once_with_the_reason(tmp_pat
 async def test_a_cli_whose_first_hook_came_late_is_not_called_silent(tmp_path: Path) -> None:
     session = KnownSession("1", "", "Qwen Code", "0.24.4", Peer(1, "", str(tmp_path), "qwen", (1,)))
     late = SessionState(session, True, state=CliState("idle", 5), no_hooks="no setting tells why")
-    silent = replace(late, session=replace(session, id="2"), state=None)
+    silent = replace(late, session=replace(session, id="2", peer=Peer(2, "", "/w", "qwen", (2,))), state=None)
     site = Site(tmp_path, (late, silent))
     async with running(site):
-        assert site.doors.annotated(SessionState(late.session, True)).no_hooks is None
-        assert site.doors.annotated(SessionState(silent.session, True)).no_hooks == "no setting tells why"
+        assert site.watch.annotated(SessionState(late.session, True)).no_hooks is None
+        assert site.watch.annotated(SessionState(silent.session, True)).no_hooks == "no setting tells why"
 
 
 async def test_a_cli_that_may_call_its_hooks_is_given_time(tmp_path: Path) -> None:
     site = Site(tmp_path, unexplained_silence_s=math.inf)
     async with running(site):
         with cli(tmp_path) as slow, cli(tmp_path, "--safe-mode") as silent:
-            site.doors.look_after(session_of(slow))
+            site.watch.watch(session_of(slow))
             # By now it has been silent for as long as one that cannot call hooks.
             assert await site.reason(silent) == "it was started with --safe-mode"
-            assert site.doors.annotated(SessionState(session_of(slow), streaming=True)).no_hooks is None
+            assert site.watch.annotated(SessionState(session_of(slow), streaming=True)).no_hooks is None
             site.changes = anyio.Event()
             await site.call_hook(session_of(slow))
     assert site.warnings.empty()
@@ -219,7 +222,7 @@ async def test_the_warning_is_taken_back_when_a_hook_comes_after_all(tmp_path: P
             site.changes = anyio.Event()
             await site.call_hook(session_of(late))
             assert await site.warning() == "Qwen Code 0.24.4 calls its hooks after all"
-            assert site.doors.annotated(SessionState(session_of(late), streaming=True)).no_hooks is None
+            assert site.watch.annotated(SessionState(session_of(late), streaming=True)).no_hooks is None
     assert site.warnings.empty()
 
 
@@ -234,7 +237,7 @@ async def notice_silence(site: Site, tmp_path: Path) -> None:
     with cli(tmp_path, layer=False) as peer, cli(tmp_path) as old, cli(tmp_path) as last:
         earlier = replace(old, started=start_of(1) or "")
         for session, version in ((peer, "0.24.4"), (old, "0.15.10"), (old, ""), (earlier, "0.24.4")):
-            site.doors.look_after(KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session))
+            site.watch.watch(KnownSession(f"{session.pid}{version}", "", "Qwen Code", version, session))
         assert await site.reason(last) == f"disableAllHooks in {tmp_path}/.qwen/settings.json"
     # The file of the project and, since its directory is the home directory here, that of the user.
     (tmp_path / ".qwen/settings.json").write_text('{"hooks": {}}')

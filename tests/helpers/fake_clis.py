@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connected CLIs and the remote places, as the hooks see them, scripted."""
+
+from __future__ import annotations
+
+from qwen_companion.domain import KnownSession, Peer, SessionState
+from qwen_companion.doors.files import Files
+from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.sessions import Sessions
+from qwen_companion.sockets import Connection
+
+
+class FakeSessions(Sessions):
+    """The sessions in `connected`."""
+
+    def __init__(self, *connected: SessionState) -> None:
+        self.connected = [*connected]
+
+    def states(self) -> tuple[SessionState, ...]:
+        return tuple(self.connected)
+
+    def of_process(self, pid: int) -> KnownSession | None:
+        found = (state.session for state in self.connected)
+        return next((session for session in found if session.peer and session.peer.pid == pid), None)
+
+
+class FakePlaces:
+    """Remote places, of which there are none."""
+
+    def caller(self, _connection: Connection) -> Caller | None:
+        return None
+
+    def files(self, _peer: Peer) -> Files | None:
+        raise AssertionError
+
+    def name_of(self, peer: Peer, path: str) -> str:
+        return f"{peer.place or ''}{path}"
+
+    async def lay_plan(self, place: str, text: str) -> str:
+        raise AssertionError
