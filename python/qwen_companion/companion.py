@@ -169,7 +169,7 @@ class Companion:
         self._tool_server = ToolServer(self._tools, self._find_caller)
         tell = self._bridge.notify
         self._journal = JournalFront(
-            os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._is_unreviewed
+            os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._missed_review
         )
         self._meter = Meter(self._journal.spent, self._hooks_reported, self._places.read_more)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
@@ -268,12 +268,11 @@ class Companion:
             stop=self._end_for_good,
         )
 
-    def _is_unreviewed(self, cli: KnownSession | int, path: str, is_open: bool) -> bool:
-        """Return whether `cli`, a number for its process, has changed `path` without a review that the user wants."""
-        session = self._sessions.of_process(cli) if isinstance(cli, int) else cli
-        if session is None or self._diff_tools.was_shown(session.id, path):
-            return False
-        return self._hook_watch.should_have_reviewed(session, is_open)
+    def _missed_review(self, cli: KnownSession, path: str, is_open: bool) -> bool:
+        """See `MissedReview`."""
+        session = (cli.peer and self._sessions.of_process(cli.peer.pid)) or cli
+        shown = self._diff_tools.was_shown(session.id, path)
+        return not shown and self._hook_watch.missed_review(session, is_open)
 
     def _waiting(self) -> list[WaitingProposal]:
         found = (*self._diff_tools.waiting(), *self._hooks.reviews.waiting())

@@ -133,7 +133,7 @@ class Site:
             elsewhere,
             silence_s=silence_s,
             waiting=lambda: self.waiting,
-            unreviewed=lambda _cli, path, _is_open: os.path.basename(path) in self.unreviewed,
+            missed_review=lambda _cli, path, _is_open: os.path.basename(path) in self.unreviewed,
         )
         self._requests = 0
 

@@ -118,7 +118,7 @@ class HookWatch:
             and not started_before(peer.started, self._started)
         )
 
-    def should_have_reviewed(self, session: KnownSession, is_open: bool) -> bool:
+    def missed_review(self, session: KnownSession, is_open: bool) -> bool:
         """Return whether a change by `session` that no hook announced was to be reviewed.  Blocks on disk I/O.
 
         `is_open` says whether a buffer visits the file.

@@ -34,7 +34,7 @@ from qwen_companion.transcripts.rewinds import RewindWatch
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
-    from qwen_companion.journal.agents import Unreviewed
+    from qwen_companion.journal.agents import MissedReview
     from qwen_companion.journal.answers import Summary
     from qwen_companion.journal.journal import Journal
     from qwen_companion.journal.sites import Site
@@ -71,15 +71,15 @@ class JournalFront:
         elsewhere: Elsewhere | None = None,
         excluded: Callable[[Peer | None, Sequence[str]], Collection[str]] = lambda _peer, _paths: (),
         waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
-        unreviewed: Unreviewed = lambda _session, _path, _is_open: False,
+        missed_review: MissedReview = lambda _session, _path, _is_open: False,
         silence_s: float = SILENCE_S,
     ) -> None:
         """`tell` sends a message to Emacs.
 
         `excluded` returns, in a thread, of which files a CLI must not be told, `waiting` the proposals of all CLIs, and
-        `unreviewed`, in a thread, whether a CLI has changed a file, which may be open, without a wanted review.
+        `missed_review`, in a thread, whether a CLI has changed a file, which may be open, without a wanted review.
         """
-        self._unreviewed = unreviewed
+        self._missed_review = missed_review
         self._excluded = excluded
         self._waiting = waiting
         self._elsewhere = elsewhere
@@ -133,7 +133,7 @@ class JournalFront:
             self._excluded,
             self._waiting,
             self._send_taken,
-            self._unreviewed,
+            self._missed_review,
         )
         journal.roots.set_settings(self._settings)
         if self._snapshot is not None:

@@ -18,19 +18,19 @@ from qwen_companion.threads import in_thread
 ARRIVAL_S = 10.0
 """How long before a CLI is seen first it may have started for its changes since then to be its own."""
 
-Unreviewed = Callable[[KnownSession | int, str, bool], bool]
+MissedReview = Callable[[KnownSession, str, bool], bool]
 """Returns, in a thread, whether a CLI has changed a file, which may be open in Emacs, without a wanted review.
 
-A number is that of its process.
+The session need have no more than the process of the CLI.
 """
 
 
 class Agents:
     """All methods are for the event loop, if they do not say otherwise."""
 
-    def __init__(self, unreviewed: Unreviewed) -> None:
+    def __init__(self, missed_review: MissedReview) -> None:
         """Begin with no agent."""
-        self._unreviewed = unreviewed
+        self._missed_review = missed_review
         self.activity = Activity()
         self.pids: dict[str, int] = {}
         """The processes of CLIs that call hooks, by their sessions; negative for one at another place."""
@@ -121,13 +121,13 @@ class Agents:
         # By now it may have written more.
         root.finish(number, cli.written)
 
-    def recorded_tool(self, root: Root, cli: KnownSession | int, path: bytes, tool: str) -> str:
+    def recorded_tool(self, root: Root, cli: KnownSession, path: bytes, tool: str) -> str:
         """Return `UNREVIEWED` if a change of `path` by `cli` should have been reviewed, else `tool`.
 
-        For a change that no hook announced; for `cli` see `Unreviewed`.  Blocks on disk I/O.
+        For a change that no hook announced; for `cli` see `MissedReview`.  Blocks on disk I/O.
         """
         name = root.record.names.name_out(path) or ""
-        return UNREVIEWED if self._unreviewed(cli, name, name in root.record.visited) else tool
+        return UNREVIEWED if self._missed_review(cli, name, name in root.record.visited) else tool
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""

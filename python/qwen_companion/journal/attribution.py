@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import anyio
 
+from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.journal.activity import may_have_acted
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.record import NOBODY, Cause
@@ -90,8 +91,9 @@ class Attribution:
             for each in numbers:
                 root.record.store.add_note(each, _TWO_AT_ONCE)
         root.changed.update(numbers)
-        process = first.running.row.pid if first.is_resumed and first.running else None
-        cli = process if first.cli is None else first.cli.session
+        cli = None if first.cli is None else first.cli.session
+        if cli is None and first.is_resumed and first.running and (pid := first.running.row.pid) is not None:
+            cli = KnownSession("", "", "", "", Peer(pid, "", None, None, ()))
         tool = first.tool if cli is None else self._agents.recorded_tool(root, cli, path, first.tool)
         return Cause(number, tool, first.agent)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import anyio
 
-from qwen_companion.domain import READ_TOOL, WaitingProposal
+from qwen_companion.domain import READ_TOOL, KnownSession, WaitingProposal
 from qwen_companion.doors.listeners import Report, Words
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.last_look import clock_ns
@@ -231,8 +231,8 @@ class HookReports:
         call = _call_of(report.event, root.record)
         if call.path is None:
             return call
-        process = report.peer.pid
-        return replace(call, tool=await in_thread(self._agents.recorded_tool, root, process, call.path, call.tool))
+        cli = KnownSession("", "", "", "", report.peer)
+        return replace(call, tool=await in_thread(self._agents.recorded_tool, root, cli, call.path, call.tool))
 
     async def _text_of_others(self, root: Root, path: bytes, running: Running) -> str | None:
         """Return what the model is told, once in the turn `running`, of other agents that work on `path`, or None."""

@@ -25,7 +25,7 @@ from anyio.abc import TaskStatus
 
 from qwen_companion.domain import ChatWork, KnownSession, Peer, TurnChange, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
-from qwen_companion.journal.agents import Agents, Unreviewed, clis_of
+from qwen_companion.journal.agents import Agents, MissedReview, clis_of
 from qwen_companion.journal.answers import RecordError, Summary
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.cli_rewinds import CliRewinds
@@ -59,10 +59,10 @@ class Journal:
         excluded: Excluded = lambda _peer, _paths: (),
         waiting: Callable[[], Iterable[WaitingProposal]] = tuple,
         tell_taken: Callable[[Summary], None] = lambda _summary: None,
-        unreviewed: Unreviewed = lambda _session, _path, _is_open: False,
+        missed_review: MissedReview = lambda _session, _path, _is_open: False,
     ) -> None:
         """`tell` and the others are those of `Telling`, `Roots`, `ModelNews`, `HookReports`, `CliRewinds`, `Agents`."""
-        self._agents = Agents(unreviewed)
+        self._agents = Agents(missed_review)
         self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_problems, site_of)
         self._attribution = Attribution(self.roots, self._agents)
         self.turns = Turns(self.roots, self._agents, self._attribution)

@@ -142,10 +142,10 @@ async def test_what_a_cli_without_hooks_writes_is_unreviewed_where_reviews_are_w
         with cli(tmp_path) as peer, cli(tmp_path, layer=False) as other:
             for settings in (*unwanted, wanted):
                 site.layers.set_settings(settings)
-                assert site.watch.should_have_reviewed(session_of(peer), is_open=True) == (settings is wanted)
-            assert not site.watch.should_have_reviewed(session_of(peer), is_open=False)
+                assert site.watch.missed_review(session_of(peer), is_open=True) == (settings is wanted)
+            assert not site.watch.missed_review(session_of(peer), is_open=False)
             # One that was started without the layer.
-            assert not site.watch.should_have_reviewed(session_of(other), is_open=True)
+            assert not site.watch.missed_review(session_of(other), is_open=True)
 
 
 @pytest.mark.parametrize("curl", [False, True])
@@ -166,9 +166,7 @@ async def test_what_is_not_heard_of_a_cli_with_hooks_is_unreviewed_where_these_l
         for scope, unreviewed in (("all", ["auto"]), ("all-modes", ["auto", "auto-edit"]), (None, [])):
             site.layers.set_settings(Settings(layer=True, review_edits=scope))
             found = [
-                state.state.mode
-                for state in states
-                if state.state and site.watch.should_have_reviewed(state.session, True)
+                state.state.mode for state in states if state.state and site.watch.missed_review(state.session, True)
             ]
             assert found == ([] if curl else unreviewed)
 
