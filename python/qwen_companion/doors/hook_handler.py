@@ -35,24 +35,23 @@ from qwen_companion.tasks import Tasks, contained, contained_call
 from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
-"""Interval, in seconds, of checks of a process whose end the system does not report."""
+"""Seconds between checks of a process whose end the system does not report."""
 
 _CONNECTED_S = 30.0
-"""How long after its first hook a CLI elsewhere is not looked for among those that are connected, in seconds."""
+"""Seconds after its first hook by which a remote CLI has connected."""
 
 _LARGE_BYTES = 256 * 1024
-"""Size of a body that takes too long to parse on the event loop."""
-
+"""Smallest body that takes too long to parse on the event loop."""
 
 _MAX_KINDS = 30
-"""How many different answers are kept for a process; the one that was given longest ago goes first."""
+"""Most different answers that are kept for a process; the oldest goes first."""
 
 
 EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Answers:
-    """The answers to all CLIs, by the number of their process, for the user to see.  Nothing of a prompt or a file."""
+    """The answers to each process, for the user to see.  They quote no prompt and no file."""
 
     def __init__(self) -> None:
         self._given: defaultdict[int, dict[tuple[str, str, str], HookAnswer]] = defaultdict(dict)
@@ -81,7 +80,7 @@ class Answers:
 
 @dataclass(eq=False)
 class _Hearing:
-    """An event that `listener` hears while it has `turn`, its lock for this process; its `words` once `done`.
+    """An event that `listener` handles under `turn`, its lock for the process; `words` are its answer once `done`.
 
     The CLI waits for it `hold_s` seconds at most, `until` a time of the event loop.
     """
@@ -168,11 +167,12 @@ class HookHandler:
         return has_ended
 
     async def take(self, call: HookCall) -> PendingReply:
-        """Take `call`; return a function that waits for its reply.  Take the next call once this has returned.
+        """Begin to handle `call`; return a function that waits for its reply.  Pass the next call after that.
 
-        :raises ValueError: where a call before an edit does not report one
+        :raises ValueError: when a call before an edit does not report one
         """
-        event = await _parse(call.data)
+        parse = partial(events.parse_event, call.data)
+        event = parse() if len(call.data) <= _LARGE_BYTES else await in_thread(parse)
         caller = await self._caller(event, call.connection) if event else None
         if call.before_edit and not isinstance(event, events.PreToolUse):
             raise ValueError("it reports no edit")
@@ -187,7 +187,7 @@ class HookHandler:
                 event = event.model_copy(update={"tool_response": None})
             return partial(self._after_edit, event, caller)
         report = self._report(event, caller)
-        # Without its long texts it would tell something else.
+        # An event without its long texts would mislead a listener.
         hearings = [] if call.shortened else self._hearings(report)
         waited = [hearing for hearing in hearings if hearing.hold_s > 0]
         if waited:
@@ -209,7 +209,7 @@ class HookHandler:
         self._report_answers(peer.pid)
 
     def _note(self, event: events.Event, peer: Peer) -> events.Event:
-        """Note `event` of the process `peer`; return it with the subagent that it is of."""
+        """Note `event` of the process `peer`; return it with the subagent that it belongs to."""
         pid = peer.pid
         if pid not in self._turns:
             self._turns[pid] = defaultdict(partial(anyio.Lock, fast_acquire=True))
@@ -223,7 +223,7 @@ class HookHandler:
         return event
 
     def _guessed(self, pid: int, event: EventT) -> EventT:
-        """Return `event` as one of a subagent of process `pid` that is running, where it does not say whose it is.
+        """Return `event`, if it does not name its agent, as one of a subagent of process `pid` that is running.
 
         A review serves both; without one, a subagent would be refused.
         """
@@ -233,8 +233,8 @@ class HookHandler:
     # --- Listeners ---
 
     def _hearings(self, report: Report) -> list[_Hearing]:
-        """Return a hearing for each listener that hears of the event of `report`."""
-        # The locks: they are forgotten when the process ends, which may be before a hearing begins.
+        """Return a hearing for each listener that subscribes to the event of `report`."""
+        # The process, and with it its locks, may end before a hearing begins.
         turns = self._turns[report.peer.pid]
         holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self.listeners))
         now = anyio.current_time()
@@ -261,12 +261,12 @@ class HookHandler:
             self.states.stop(report.peer.pid, "token limit", _now())
             self._changed()
         reply = self._answered_with(report, said)
-        # Only now, since the CLI does not wait for them.
+        # The CLI does not wait for these.
         self._begin(others, report)
         return reply
 
     async def _hear_all(self, report: Report) -> list[Words]:
-        """Have all listeners hear of `report`; return the words of those that the CLI waits for."""
+        """Pass `report` to all listeners; return the words of those that the CLI waits for."""
         hearings = self._hearings(report)
         self._begin(hearings, report)
         return await _said(hearing for hearing in hearings if hearing.hold_s > 0)
@@ -283,7 +283,7 @@ class HookHandler:
             return "" if caller is None else "\n\n".join(_texts(await self._hear_all(self._report(heard, caller))))
 
         if call.shortened:
-            # Of a change that large, there is no text to show.
+            # So large a text is not shown.
             event = event.model_copy(update={"tool_input": {**event.tool_input, "content": None, "old_string": None}})
         if caller is None:
             return await self.reviews.reply(event, None, None, hear, call.gone)
@@ -296,13 +296,13 @@ class HookHandler:
         return reply
 
     async def _after_edit(self, event: events.PostToolUse, caller: Caller) -> Reply:
-        # Before the listeners, which look at the file.
+        # This may change the file, which the listeners read.
         words = await self.reviews.ran(caller.peer.pid, event)
         report = self._report(event, caller)
         return self._answered_with(report, [words, *await self._hear_all(report)])
 
     async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
-        # A subagent's is its own affair: the CLI refuses it.
+        # The CLI refuses those of subagents.
         agent = self._guessed(caller.peer.pid, request).agent_id
         is_question = agent is None and re.fullmatch(QUESTION_TOOLS, request.tool_name)
         reply = await self.questions.reply(request, self._asker(caller), gone) if is_question else Reply()
@@ -324,7 +324,7 @@ class HookHandler:
             contained_call(listener.ended, peer)
 
     async def _end_of(self, peer: Peer) -> None:
-        """Wait until the process of `peer` has ended; of one elsewhere, until it is connected no more."""
+        """Wait until the process of `peer` has ended, or a remote one has disconnected."""
         if peer.place is None:
             await ended(peer.pid, peer.started, _WATCH_S)
             return
@@ -334,11 +334,12 @@ class HookHandler:
             await anyio.sleep(_WATCH_S)
 
     async def _caller(self, event: events.Event, connection: Connection) -> Caller | None:
-        """Return the caller that reports `event`; looked for where the conversation does not tell it."""
+        """Return the caller that reports `event`, by its conversation or else by its connection."""
         if (there := self._places.caller(connection)) is not None:
-            # It may say that it is any conversation here.
+            # It may name any conversation of this machine.
             return there
-        only = self._only_caller(event.session_id)
+        known = self._callers.get(event.session_id, ())
+        only = known[0] if len(known) == 1 else None
         # Another CLI may have resumed the conversation.
         if only is not None and not isinstance(event, events.SessionStart):
             return only
@@ -350,13 +351,8 @@ class HookHandler:
             callers.append(caller)
         return caller
 
-    def _only_caller(self, session: str) -> Caller | None:
-        """Return the caller of the conversation `session` if only one is known."""
-        callers = self._callers.get(session, ())
-        return callers[0] if len(callers) == 1 else None
-
     def _asker(self, caller: Caller) -> Asker:
-        """Return `caller` as the reviews know it: by its session, if it is connected."""
+        """Return `caller` for the reviews, with its session if it is connected."""
         peer, session = caller.peer, self._sessions.of_process(caller.peer.pid)
         if session is None:
             # Without a session, the place of a file is not known.
@@ -366,7 +362,7 @@ class HookHandler:
 
 
 async def _said(waited: Iterable[_Hearing]) -> list[Words]:
-    """Return the words that the `waited` hearings have in time."""
+    """Return the words of the `waited` hearings that are done in time."""
     said: list[Words] = []
     for hearing in waited:
         with anyio.CancelScope(deadline=hearing.until):
@@ -377,7 +373,7 @@ async def _said(waited: Iterable[_Hearing]) -> list[Words]:
 
 
 def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
-    """Return the answer to `event` with what listeners have `said`."""
+    """Return the answer to `event` with the words of listeners."""
     words = list(said)
     reason = next((each.reason for each in words if isinstance(each, Block)), None)
     if reason is not None and event.name == events.UserPromptSubmit.name:
@@ -387,7 +383,7 @@ def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
 
 
 def _texts(words: Iterable[Words]) -> list[str]:
-    """Return the texts of `words` for the model, as much as it is told."""
+    """Return the texts of `words` for the model, within its limit."""
     words = list(words)
     texts = [each for each in words if isinstance(each, str) and each]
     for each in words:
@@ -399,7 +395,7 @@ def _texts(words: Iterable[Words]) -> list[str]:
 
 
 def _hold_s(listener: Listener, report: Report) -> float | None:
-    """Return how long the CLI waits at most for `listener` with `report`, in seconds; None if it is not told."""
+    """Return how many seconds the CLI waits at most for `listener`; None if that does not subscribe to `report`."""
     event = report.event
     tool = event.tool_name if isinstance(event, events.ToolEvent) else ""
     matching = (
@@ -414,7 +410,3 @@ def _hold_s(listener: Listener, report: Report) -> float | None:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-async def _parse(data: bytes) -> events.Event | None:
-    return events.parse_event(data) if len(data) <= _LARGE_BYTES else await in_thread(events.parse_event, data)

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The settings layer: a file of settings below the user's own, which Qwen Code reads where a variable names it.
+"""The settings layer: a file of settings below the user's own, which Qwen Code reads when it starts.
 
-The variable takes the place of the administrator's file, or of one that the user named before.  So ours holds all of
-theirs as well.  A file that is no JSON keeps every CLI from starting; hence it is written once, checked, and then
-renamed to its name, and the variable is given to terminals only afterwards.
-
-A CLI reads the file once, when it starts.
+The variable that names it replaces the administrator's file, or one that the user had named; so ours contains theirs.
+With a file that is no JSON no CLI starts; so it is written under another name, checked and renamed, and terminals get
+the variable only afterwards.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -32,9 +29,7 @@ DAEMON_FILE_NAME = "qwen-serve-settings.json"
 """The layer of a daemon that Emacs starts."""
 
 FORMAT_VERSION = 4
-"""Version of the settings format that ours are written in.  Where it is missing, a CLI writes it into the file."""
-
-_VERSION_KEY = "$version"
+"""Version of the format of our settings.  A CLI writes it into a file that lacks it."""
 
 SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
 _SYSTEM_DIRECTORY = "/Library/Application Support/QwenCode" if sys.platform == "darwin" else "/etc/qwen-code"
@@ -61,20 +56,17 @@ class Installed:
 
 
 class Layer:
-    """A layer file of one Emacs.  Its methods wait for the disk: not for the event loop."""
+    """A layer file of one Emacs.  Its methods block on disk I/O; never call them on the event loop."""
 
     def __init__(self, directory: str, environ: Mapping[str, str], name: str = FILE_NAME) -> None:
-        """Keep the file `name` in `directory`, which is private.
-
-        `environ` is the environment of a CLI that has no layer.
-        """
+        """Keep the file `name` in the private `directory`; `environ` is the environment of a CLI without a layer."""
         self.path = os.path.join(directory, name)
         self._environ = environ
 
     def install(self, ours: JsonObject) -> Installed:
-        """Write the file with `ours` over the settings that would be read without it.
+        """Write the file with `ours` over the settings that a CLI would read without it.
 
-        Where it cannot be written, the environment is empty and the CLIs work without it.
+        If it cannot be written, the environment is empty, and CLIs work without it.
         """
         data, warnings = self._content(ours)
         try:
@@ -107,7 +99,7 @@ class Layer:
         return json.dumps(merge(theirs, ours), indent=1).encode("ascii"), warnings
 
     def remove(self) -> None:
-        """Remove the file if it is there.  Where a variable still names it, a CLI starts without it."""
+        """Remove the file.  A CLI whose variable names it starts without it."""
         with suppress(OSError):
             os.unlink(self.path)
 
@@ -134,7 +126,7 @@ class Layer:
 
 
 def _open_no_other(path: str, flags: int) -> int:
-    """Open the file `path`; follow no link, and wait for no writer of a pipe.
+    """Open the file `path`, neither a link nor a pipe without a writer.
 
     :raises OSError: when it cannot be opened
     """
@@ -147,7 +139,7 @@ def system_settings_file(environ: Mapping[str, str]) -> str:
 
 
 def replaced_file(environ: Mapping[str, str]) -> str:
-    """Return the file of settings that a CLI would read in the place of our layer."""
+    """Return the file of settings that our layer replaces."""
     beside = os.path.dirname(system_settings_file(environ))
     return environ.get(VARIABLE) or os.path.join(beside, "system-defaults.json")
 
@@ -155,7 +147,7 @@ def replaced_file(environ: Mapping[str, str]) -> str:
 def read_settings(path: str) -> JsonObject:
     """Return the settings in the file `path`, {} where there is none.
 
-    As the CLI does, take comments and a byte order mark.
+    Like the CLI, accept comments and a byte order mark.
 
     :raises LayerError: where the CLI would not start
     """
@@ -187,32 +179,30 @@ def parse_settings(path: str, data: bytes) -> JsonObject:
 
 
 def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
-    """Return `theirs` and `ours` as one, as `combine` does, with the version of the format that they are in."""
+    """Return `theirs` and `ours` combined, with the version of their format."""
     merged = combine(theirs, ours)
-    version = theirs.get(_VERSION_KEY)
+    version = theirs.get("$version")
     if version is not None:
-        merged[_VERSION_KEY] = version
+        merged["$version"] = version
     elif all(isinstance(value, dict) for value in theirs.values()):
-        merged[_VERSION_KEY] = FORMAT_VERSION
-    # Else theirs are of the first format, which had no objects, and the CLI has to find that out.
+        merged["$version"] = FORMAT_VERSION
+    # Else theirs are of the first format, which had no objects; the CLI recognizes it by the missing version.
     return merged
 
 
 def combine(first: JsonObject, second: JsonObject) -> JsonObject:
-    """Return `first` and `second` as one: lists one after the other, objects merged, else `second`."""
-    return cast("JsonObject", _merged(first, second))
-
-
-def _merged(theirs: object, ours: object) -> object:
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        result = copy.copy(cast("JsonObject", theirs))
-        for key, value in cast("JsonObject", ours).items():
-            result[key] = _merged(result[key], value) if key in result else value
-        return result
-    if isinstance(theirs, list) and isinstance(ours, list):
-        both = [*cast("list[Any]", theirs), *cast("list[Any]", ours)]
-        return [item for index, item in enumerate(both) if item not in both[:index]]
-    return ours
+    """Return `first` and `second` as one: lists joined without repetitions, objects merged, else `second`."""
+    result = dict(first)
+    for key, value in second.items():
+        there = result.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            result[key] = combine(cast("JsonObject", there), cast("JsonObject", value))
+        elif isinstance(there, list) and isinstance(value, list):
+            known = cast("list[Any]", there)
+            result[key] = [*known, *(item for item in cast("list[Any]", value) if item not in known)]
+        else:
+            result[key] = value
+    return result
 
 
 _STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\r\n]*|/\*.*?\*/', re.DOTALL)

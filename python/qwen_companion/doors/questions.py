@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Plans and questions of CLIs, shown in Emacs and answered there or in the terminal, whichever comes first.
 
-While the hook by which a CLI asks is held, see `held`, a refusal, with the user's comments, and the answers go to the
-model as the message of a denial: that is the one way for a text.  A plan is approved by letting the terminal ask, and
-answering there: by the key for the mode that the user wants, or else by its files.  After the hold the terminal is
-answered too: a text then goes as the next prompt.  An edited plan goes with the tool's result.  In a terminal of Emacs
-whose CLI runs at another place, and has no files here, keys answer all that, once a hook has told that the terminal
-asks.
+While the hook is held, see `held`, only a denial can carry a text to the model: the answers to questions, and the
+comments on a rejected plan.  To approve a plan, the backend lets the terminal ask and answers it: by the key for the
+mode that the user wants, or else by its files.  So it does after the hold, and sends a text as the next prompt.  An
+edited plan goes with the result of the tool.  A remote CLI in a terminal of Emacs has no files here: it is answered by
+keys, once a hook reports that the terminal asks.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.threads import in_thread
 
 _MODE_KEYS = {None: "1", "auto-edit": "2"}
-"""The keys by which the terminal approves a plan, by the mode that follows; None for the one before.
+"""The keys that approve a plan, by the mode that follows; None is the mode before.
 
 `default` has another number in a folder that is not trusted.
 """
 
 _DEFAULT_KEYS = "\x1b[A\x1b[A\r"
-"""Those for the mode `default`: it is the last but one, and up from the first leads to the last."""
+"""The keys for `default`, the last choice but one: up from the first leads to the last."""
 
 _ESCAPE = "\x1b"
 
@@ -72,9 +71,9 @@ class _Questions(BaseModel):
 
 @dataclass(eq=False)
 class _Held(Held):
-    """A plan, the `text`, or questions.
+    """A plan, with its `text`, or questions.
 
-    The model reads an edited plan that is too long for its tool's result from `file`.
+    The model reads an edited plan from `file` if it is too long for the result of its tool.
     """
 
     text: str = field(kw_only=True)
@@ -84,12 +83,12 @@ class _Held(Held):
 
     @property
     def allowed(self) -> bool:
-        """Whether the decision lets the tool run: it approves a plan."""
+        """Whether the decision approves a plan, and so lets the tool run."""
         return self.proposal.kind == PLAN and self.decision is not None and self.decision.content is not None
 
     @property
     def context(self) -> str | None:
-        """What the model reads with its approved plan: the text that the user has edited it to, and comments."""
+        """What the model reads with its approved plan: the user's edited text and comments."""
         if not self.allowed or self.decision is None:
             return None
         return words_for_model(self.text, self.decision.content, self.decision.reason, self.file, _CONTEXT_LIMIT)
@@ -104,7 +103,9 @@ class _Held(Held):
 
 
 class Questions(HeldCalls[_Held]):
-    """See the top of this file.  One plan or form of questions of a process at a time; a listener of hooks."""
+    """See the top of this file; one plan or form of questions of a process at a time.  A listener of hooks."""
+
+    subscriptions: Sequence[Subscription] = QUESTION_SUBSCRIPTIONS
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Questions(HeldCalls[_Held]):
         places: RemotePlaces,
         limits: Limits | None = None,
     ) -> None:
-        """Keep plans where `environ` says; for the others see `HeldCalls`."""
+        """Keep plans in the directory of `environ`; for the rest see `HeldCalls`."""
         super().__init__(editor, files_of, limits)
         self.wanted = False
         """Whether plans and questions are shown in Emacs."""
@@ -124,7 +125,7 @@ class Questions(HeldCalls[_Held]):
     # --- Asking ---
 
     async def reply(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> Reply:
-        """Return the reply to `request` of `asker`; `gone` is set when nobody waits for it."""
+        """Return the reply to `request` of `asker`; `gone` is set when nobody waits any more."""
         held = await self._begin(request, asker, gone) if self.wanted else None
         if held is None:
             return Reply()
@@ -147,7 +148,7 @@ class Questions(HeldCalls[_Held]):
         return Reply(events.deny(held.message()), lambda: self._editor.settled(held.proposal.id))
 
     async def _begin(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> _Held | None:
-        """Have what `request` asks shown; return None where there is nothing to show, or it cannot be."""
+        """Have what `request` asks shown; return None if it is not."""
         asked = _parse(request.tool_name, request.tool_input)
         peer = asker.peer
         try:
@@ -173,7 +174,7 @@ class Questions(HeldCalls[_Held]):
         held = _Held(proposal, asker, request, files, before, text=text, file=proposal.path)
         if await self._begin_review(held, asker.label, text, gone) is None:
             return held
-        # If it shows it when it has time, it is told at once that it is over.
+        # Emacs may still show it later, and must close it then.
         self._end(held, "Emacs was busy; answer in the terminal")
         return None
 
@@ -182,7 +183,7 @@ class Questions(HeldCalls[_Held]):
         self._editor.released(held.proposal, reason, held.is_answerable)
 
     def _end(self, held: _Held, reason: str) -> None:
-        """End `held`, for which nobody waits any more."""
+        """End `held`, for `reason`."""
         self._held.pop(held.proposal.id, None)
         self._abandon(held, reason)
 
@@ -219,10 +220,10 @@ class Questions(HeldCalls[_Held]):
             self._editor.settled(held.proposal.id)
 
     async def _save(self, held: _Held, plan: str) -> None:
-        """Keep the approved `plan` of `held`, also where its CLI can read it.
+        """Keep the approved `plan` of `held`, also in a file that its CLI can read.
 
         :raises OSError: when it cannot be written
-        :raises CompanionError: when it cannot be written at the place of the CLI
+        :raises CompanionError: when it cannot be written for a remote CLI
         """
         await in_thread(save_plan, held.proposal.path, plan)
         place = held.asker.peer.place
@@ -230,9 +231,9 @@ class Questions(HeldCalls[_Held]):
             held.file = await self._places.lay_plan(place, plan)
 
     async def _answer_by_keys(self, held: _Held) -> None:
-        """Answer what the terminal asks about `held` by keys.
+        """Answer the terminal about `held` by keys.
 
-        :raises PromptError: when the terminal does not take them
+        :raises PromptError: when it does not accept them
         """
         mode = None if held.decision is None else held.decision.mode
         key = _MODE_KEYS.get(mode, _DEFAULT_KEYS) if held.allowed else _ESCAPE
@@ -246,9 +247,9 @@ class Questions(HeldCalls[_Held]):
         raise PromptError("the terminal takes no answer from Emacs")
 
     async def _approve_by_key(self, held: _Held, files: TerminalFiles, request: str) -> bool:
-        """Approve the plan `held` by the key for the mode that the user wants; return whether the terminal took it.
+        """Approve the plan `held` by the key for the mode that the user wants; return whether the terminal accepted it.
 
-        The file of answers has no word for another mode than `default`.
+        The file of answers can name no mode but `default`.
         """
         mode = None if held.decision is None else held.decision.mode
         # Another dialog would take the key.
@@ -264,17 +265,12 @@ class Questions(HeldCalls[_Held]):
 
     # --- What the terminal has answered ---
 
-    @property
-    def subscriptions(self) -> Sequence[Subscription]:
-        """The hooks that it subscribes to."""
-        return QUESTION_SUBSCRIPTIONS
-
     def holds(self, event: events.Event) -> bool:
-        """Return whether the model may have to read an edited plan with this `event`."""
+        """Return whether the model may have to read an edited plan with `event`."""
         return isinstance(event, events.PostToolUse) and any(held.context for held in self._held.values())
 
     async def hear(self, report: Report) -> str | None:
-        """Take `report`; return the edited plan with the result of its tool."""
+        """Handle `report`; return the edited plan with the result of its tool."""
         event, held = report.event, self._of(report.peer)
         if isinstance(event, events.PostToolUse):
             return await self._ran(event, report.peer, held)
@@ -282,14 +278,20 @@ class Questions(HeldCalls[_Held]):
             files = await in_thread(self._files_of, report.peer)
             if files is not None:
                 await in_thread(files.trim)
-        if held is not None and _begins_question(event, held):
-            held.dialog.set()
-        if held is not None and held.is_asked and _ends_question(event, held.event.timestamp):
+        if held is None or (event.timestamp and event.timestamp < held.event.timestamp):
+            return None
+        if isinstance(event, events.AttentionRequest):
+            is_over = event.notification_type == "idle_prompt"
+            if event.notification_type == "permission_prompt" and held.event.tool_name in event.message:
+                held.dialog.set()
+        else:
+            is_over = isinstance(event, events.UserPromptSubmit | events.Stop | events.StopFailure | events.SessionEnd)
+        if is_over and held.is_asked:
             await self._ended_in_terminal(held)
         return None
 
     async def _ran(self, event: events.PostToolUse, peer: Peer, held: _Held | None) -> str | None:
-        """Note that a plan was approved or questions were answered, with what is `held` for the process of `peer`."""
+        """Note that a plan was approved or questions were answered; `held` is what the process of `peer` had asked."""
         if held is None or held.event.tool_name != event.tool_name:
             held = None
         else:
@@ -327,22 +329,6 @@ class Questions(HeldCalls[_Held]):
         """End what is held for the process of `peer`."""
         if held := self._of(peer):
             self._end(held, "the CLI has ended")
-
-
-def _begins_question(event: events.Event, held: _Held) -> bool:
-    """Return whether `event` tells that the terminal asks about `held`."""
-    if not isinstance(event, events.AttentionRequest) or (event.timestamp and event.timestamp < held.event.timestamp):
-        return False
-    return event.notification_type == "permission_prompt" and held.event.tool_name in event.message
-
-
-def _ends_question(event: events.Event, since: str) -> bool:
-    """Return whether after `event` the terminal does not ask any more what it has asked at `since`, a timestamp."""
-    if event.timestamp and event.timestamp < since:
-        return False
-    if isinstance(event, events.AttentionRequest):
-        return event.notification_type == "idle_prompt"
-    return isinstance(event, events.UserPromptSubmit | events.Stop | events.StopFailure | events.SessionEnd)
 
 
 def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQuestion, ...]] | None:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reviews of the edits that a CLI would make without a question.
 
-The CLI calls a hook before each of them, and waits for its answer.  Accepted as it is, the CLI makes the edit;
-rejected, it does not, and the model reads why.  Accepted with changes, the text is written here, and the model reads
+The CLI calls a hook before each edit, and waits for the answer.  If the user accepts the edit, the CLI makes it; if
+they reject it, the model reads why.  If they accept it with changes, the backend writes the text, and the model reads
 what became of its edit.
 
-A subagent has no terminal that asks when its hook is not held any more, see `held`: it is told to make the same call
-again, which is held for the same review.  So is a CLI that works without a terminal.
+When the hook cannot wait longer, see `held`, the terminal asks.  A subagent, or a CLI without a terminal, is told to
+repeat the call, which is held for the same review.
 
-What is shown is what the CLI would write, to the byte.  Where that is not known, the terminal asks, with the CLI's own
-difference.  Nothing here permits what the CLI would have asked about: commands, and edits that it has asked about, are
-no affair of these reviews.
+The review shows what the CLI would write, to the byte.  Where that is not certain, the terminal asks.  Commands, and
+edits that the CLI asks about by itself, are not reviewed here; no answer permits anything.
 """
 
 from __future__ import annotations
@@ -81,29 +80,26 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class _Facts:
-    """An edit compared with the disk: the `data` there, None where there is no file, and the text `proposed` for it.
-
-    Both have the byte order mark and the line ends that the CLI would write.
-    """
+    """The `data` of a file, None where there is none, and the text that a CLI would write, as `proposed`."""
 
     data: bytes | None
     proposed: str
 
     @property
     def text(self) -> str | None:
-        """The text there."""
+        """The text of the file."""
         return None if self.data is None else self.data.decode("utf-8")
 
 
 class UnreviewableError(Exception):
-    """There is no text to show; the text of this tells the user, or the model, why."""
+    """There is no text to show; the message gives the user, or the model, the reason."""
 
 
 @dataclass(eq=False)
 class _Held(Held):
-    """A review of a call that writes `path` of `target`; `facts` are of the time when it began.
+    """A review of a call that writes `path` of `target`; `facts` are those when it began.
 
-    `is_held` says that the hook waits; if neither does nor the terminal asks, the model is to make its call again.
+    `is_held`: the hook waits.  If it does not and the terminal does not ask, the model is to repeat its call.
     """
 
     path: str = field(kw_only=True)
@@ -112,12 +108,17 @@ class _Held(Held):
     is_held: bool = True
     is_answered: bool = False
     abandonment: asyncio.TimerHandle | None = None
-    """The timer that ends it while the model is to make its call again."""
+    """The timer that ends it if the model does not repeat its call."""
 
     @property
     def content(self) -> str | None:
-        """The accepted text, None as long as none is."""
+        """The accepted text, or None."""
         return None if self.decision is None else self.decision.content
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the user has accepted a change of the file."""
+        return self.content is not None and self.content != self.facts.text
 
     @property
     def is_edited(self) -> bool:
@@ -126,12 +127,12 @@ class _Held(Held):
 
     @property
     def prompt(self) -> str | None:
-        """What tells the model why the user has rejected it, None where they do not say: no terminal takes that."""
+        """The user's reason for the rejection, or None.  No terminal can pass it on with the answer."""
         reason = None if self.decision is None or self.content is not None else self.decision.reason
         return reason and f"{REJECTED} {reason}"
 
     def words(self, template: str) -> str:
-        """Return what the model reads of a text that the user has edited, by `template`."""
+        """Return `template` with the path, and the difference between the proposed and the accepted text."""
         proposed, written = (_unix(text) for text in (self.facts.proposed, self.content or ""))
         difference = unified(proposed, written)
         told = _DIFFERENCE.format(difference) if len(difference) <= _MOST_DIFFERENCE else ""
@@ -139,7 +140,7 @@ class _Held(Held):
 
 
 Hear = Callable[[events.ToolEvent], Awaitable[str]]
-"""Has the listeners hear an event, waits for them, and returns their texts for the model, "" for none."""
+"""Passes an event to the listeners, and returns their texts for the model, "" for none."""
 
 
 class HookReviews(HeldCalls[_Held]):
@@ -152,7 +153,7 @@ class HookReviews(HeldCalls[_Held]):
         super().__init__(editor, files_of, limits)
         self.scope: str | None = None
         self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
-        """The edits that the CLI of each process has asked about by itself, which have not begun."""
+        """Edits that the CLI of each process has asked about by itself and not begun yet."""
 
     def waiting(self) -> list[Proposal]:
         """Return the proposals on which the user has not decided."""
@@ -163,10 +164,9 @@ class HookReviews(HeldCalls[_Held]):
     async def reply(
         self, event: events.PreToolUse, asker: Asker | None, agent: str | None, hear: Hear, gone: anyio.Event
     ) -> Reply:
-        """Return the reply to `event` of `asker`, None for an unknown one.
+        """Return the reply to `event` of `asker`, None for an unknown CLI.
 
-        `agent` is the name of the subagent that makes the call, if it is one.  `gone` is set when nobody waits for the
-        reply.
+        `agent` is the name of the subagent that makes the call, or None.  `gone` is set when nobody waits any more.
         """
         ends = anyio.current_time() + self._limits.hold_s
         target = None if asker is None else asker.files
@@ -196,7 +196,7 @@ class HookReviews(HeldCalls[_Held]):
         return await self._answer(held, agent, hear)
 
     async def _answer(self, held: _Held, agent: str | None, hear: Hear) -> Reply:
-        """Return the reply to the call `held` of `agent` for which the hook has waited."""
+        """Return the reply to the call `held` of `agent`, whose hook cannot wait longer or need not."""
         if held.proposal.id not in self._held:
             # The turn is over; nobody reads this.
             return Reply(events.refuse(REJECTED))
@@ -209,7 +209,7 @@ class HookReviews(HeldCalls[_Held]):
         return Reply(events.refuse(STILL_REVIEWING))
 
     def _was_asked(self, pid: int, event: events.PreToolUse) -> bool:
-        """Return whether the CLI of process `pid` has asked about this very call, which begins now."""
+        """Return whether the CLI of process `pid` has asked about this call by itself."""
         asked = self._asked.get(pid, [])
         call = (event.agent_id, event.tool_name, _path(event))
         if call not in asked:
@@ -226,7 +226,7 @@ class HookReviews(HeldCalls[_Held]):
             return True
 
     def _find(self, event: events.PreToolUse, path: str, asker: Asker, facts: _Facts) -> _Held | None:
-        """Return the review of the same change by the same agent, which was to make its call again."""
+        """Return the review of the same change by the same agent, which was told to repeat its call."""
         for held in self._held.values():
             same = (held.pid, held.event.agent_id, held.path) == (asker.peer.pid, event.agent_id, path)
             if same and held.facts == facts and not held.is_held and not held.is_answered:
@@ -237,7 +237,7 @@ class HookReviews(HeldCalls[_Held]):
         return None
 
     async def _begin(self, held: _Held, agent: str | None, gone: anyio.Event) -> None:
-        """Have the review `held` of `agent` shown; `gone` is set when nobody waits for it.
+        """Have the review `held` of `agent` shown; `gone` is set when nobody waits any more.
 
         :raises UnreviewableError: when it is not shown
         """
@@ -246,7 +246,7 @@ class HookReviews(HeldCalls[_Held]):
         if refusal is not None:
             del self._held[held.proposal.id]
             if refusal == BUSY:
-                # If it shows the review when it has time, it is told at once that it is over.
+                # Emacs may still show it later, and must close it then.
                 self._editor.abandon(held.proposal)
             raise UnreviewableError(refusal)
 
@@ -267,18 +267,19 @@ class HookReviews(HeldCalls[_Held]):
 
     async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
-        content, path = held.content, held.path
-        answer = events.refuse((held.decision and held.decision.reason) or REJECTED)
-        if content is not None and held.facts.data is not None and content == held.facts.text:
+        content = held.content
+        if content is None:
+            answer = events.refuse((held.decision and held.decision.reason) or REJECTED)
+        elif not held.is_allowed:
             answer = events.refuse(DROPPED)
-        elif content is not None:
+        else:
             try:
                 answer = await (_write(held, content, hear) if held.is_edited else _pass(held))
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._editor.abandon(held.proposal, reason)
                 edits = " with edits" if held.is_edited else ""
-                answer = events.refuse(_CHANGED.format(edits=edits, path=path, reason=reason))
+                answer = events.refuse(_CHANGED.format(edits=edits, path=held.path, reason=reason))
         if answer == events.NO_DECISION:
             held.is_answered = True
         else:
@@ -286,13 +287,16 @@ class HookReviews(HeldCalls[_Held]):
         return Reply(answer, lambda: self._editor.settled(held.proposal.id))
 
     async def _answer_terminal(self, held: _Held) -> None:
-        """Answer what the terminal asks with the decision on `held`."""
+        """Answer the terminal with the decision on `held`, once it asks."""
+        if not held.is_answerable and not held.dialog.is_set():
+            # Nobody is asked there, it seems.
+            self._await_same_call(held)
+            return
         try:
-            if not held.is_answerable and not held.dialog.is_set():
-                # Nobody is asked there, it seems: the model makes its call again.
-                self._await_same_call(held)
-                return
-            await self._give_answer(held)
+            if (request := await self._request(held)) and held.files is not None:
+                await in_thread(held.files.answer, request, held.is_allowed)
+            elif not await self._editor.type_key(held.proposal, _YES_KEY if held.is_allowed else _NO_KEY, held.prompt):
+                raise PromptError("the terminal takes no answer from Emacs")
         except (CompanionError, OSError) as error:
             if held.proposal.id in self._held:
                 self._editor.warn(f"{error}: answer in the terminal")
@@ -301,22 +305,10 @@ class HookReviews(HeldCalls[_Held]):
         held.is_answered = True
         self._editor.settled(held.proposal.id)
 
-    async def _give_answer(self, held: _Held) -> None:
-        """Tell the terminal the decision on `held` once it asks.
-
-        :raises PromptError: when it does not ask, or takes no answer
-        :raises OSError: when its files cannot be read
-        """
-        allowed = held.content is not None and (held.facts.data is None or held.content != held.facts.text)
-        if (request := await self._request(held)) and held.files is not None:
-            await in_thread(held.files.answer, request, allowed)
-        elif not await self._editor.type_key(held.proposal, _YES_KEY if allowed else _NO_KEY, held.prompt):
-            raise PromptError("the terminal takes no answer from Emacs")
-
     # --- The ends of calls
 
     def note(self, pid: int, event: events.Event) -> None:
-        """Note what `event` of process `pid` says of its calls."""
+        """Note what `event` of process `pid` means for its calls."""
         if isinstance(event, events.PermissionRequest) and event.tool_name in events.EDIT_TOOLS:
             self._asked.setdefault(pid, []).append((event.agent_id, event.tool_name, _path(event)))
         elif isinstance(event, events.PostToolBatch):
@@ -342,19 +334,19 @@ class HookReviews(HeldCalls[_Held]):
         for held in self._of(pid, None):
             status = event.status(held.event.tool_call_id)
             if status == "error" and held.is_asked and held.decision is None:
-                # Nobody was asked, and the model has read that it is to make its call again.
+                # Nobody was asked, and the model has read that it is to repeat its call.
                 self._await_same_call(held)
             elif status in ("success", "cancelled"):
                 self._end(held, "it was answered in the terminal")
 
     def awaits(self, pid: int, event: events.PostToolUse) -> bool:
-        """Return whether the call of process `pid` that has run is one of a review."""
+        """Return whether the call of process `pid` that has run has a review."""
         return bool(self._of_call(pid, event.tool_call_id))
 
     async def ran(self, pid: int, event: events.PostToolUse) -> str:
         """Note that a call has run; return what the model is to read with its result, "" for nothing.
 
-        If the user has accepted it with changes, its text is replaced by theirs; else Emacs is told how it has run.
+        A text that the user has accepted with changes replaces that of the call.
         """
         for held in self._of_call(pid, event.tool_call_id):
             content = held.content
@@ -369,7 +361,7 @@ class HookReviews(HeldCalls[_Held]):
                     proposed = held.facts.proposed.encode("utf-8")
                     await held.target.write(held.path, proposed, content.encode("utf-8"))
                 except OSError:
-                    # Emacs, which waits for that text, says that the file does not hold it.
+                    # Emacs waits for that text, and warns that the file does not have it.
                     return ""
                 return held.words(_WRITTEN_OVER)
         return ""
@@ -388,11 +380,11 @@ class HookReviews(HeldCalls[_Held]):
             self._end(held, "the CLI has ended")
 
     def _of(self, pid: int, event: events.Event | None) -> list[_Held]:
-        """Return what is held of process `pid`, with an `event` of the conversation only what it can concern."""
+        """Return the reviews of process `pid`, with an `event` of the conversation those that it can concern."""
         found = [held for held in self._held.values() if held.pid == pid]
         if event is None:
             return found
-        # Versions that name no turns do not say either whether a subagent makes a call.
+        # Versions that name no turns do not name subagents either.
         conversation = [held for held in found if held.event.agent_id is None or held.event.prompt_id is None]
         return [held for held in conversation if not event.timestamp or event.timestamp >= held.event.timestamp]
 
@@ -400,7 +392,7 @@ class HookReviews(HeldCalls[_Held]):
         return [held for held in self._of(pid, None) if call is not None and held.event.tool_call_id == call]
 
     def _end(self, held: _Held, reason: str) -> None:
-        """End `held`, for which nobody waits any more, for `reason`."""
+        """End `held`, for `reason`."""
         if self._held.pop(held.proposal.id, None) is None:
             return
         if held.abandonment is not None:
@@ -412,7 +404,7 @@ class HookReviews(HeldCalls[_Held]):
 
 
 def _ends_turn(event: events.Event) -> bool:
-    """Return whether no call of the conversation with the user can go on after `event`."""
+    """Return whether `event` ends all calls of the conversation with the user."""
     if event.agent_id is not None:
         return False
     if isinstance(event, events.AttentionRequest):
@@ -423,7 +415,7 @@ def _ends_turn(event: events.Event) -> bool:
 async def _pass(held: _Held) -> events.Answer:
     """Let the CLI make the edit `held`.
 
-    :raises OSError: where it would not make what the user has seen
+    :raises OSError: when the file is not the one that the user has seen
     """
     try:
         data = await in_thread(_read, held.path, await held.target.review_file(held.path))
@@ -435,9 +427,9 @@ async def _pass(held: _Held) -> events.Answer:
 
 
 async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
-    """Write `content`, as which the user has accepted `held`, as the edit of the CLI; return what it is told.
+    """Write `content`, the accepted text of `held`, in place of the CLI; return the answer.
 
-    :raises OSError: where that fails
+    :raises OSError: when that fails
     """
     await hear(held.event)
     await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
@@ -454,9 +446,9 @@ def _unix(text: str) -> str:
 
 
 def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
-    """Return the facts that a review of `path` needs, whose text the `file` of this machine has.
+    """Return the facts about `path`, whose text is in the local `file`, for a review.
 
-    :raises UnreviewableError: where it is not certain what the CLI would write
+    :raises UnreviewableError: when it is not certain what the CLI would write
     """
     data = _read(path, file)
     text = "" if data is None else data.decode("utf-8")
@@ -469,9 +461,9 @@ def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
 
 
 def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
-    """Return what the CLI makes of `text`, which is None where there is no file.
+    """Return what the CLI makes of `text`, None for no file.
 
-    :raises UnreviewableError: where that is not certain
+    :raises UnreviewableError: when that is not certain
     """
     if event.tool_name == events.WRITE:
         return _string(event.tool_input, "content")
@@ -492,9 +484,9 @@ def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
 
 
 def _read(path: str, file: str) -> bytes | None:
-    """Return the bytes of `file`, which the CLI calls `path`, None where there is no file.
+    """Return the bytes of `file`, the CLI's `path`, or None without a file.
 
-    :raises UnreviewableError: where they are no text that can be shown
+    :raises UnreviewableError: when they are not a text that can be shown
     """
     try:
         with open(file, "rb") as opened:

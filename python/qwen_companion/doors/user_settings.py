@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The user's settings of Qwen Code, as far as they decide whether our hooks are called.  Waits for the disk."""
+"""Find in the user's settings of Qwen Code whether our hooks are called.  All functions block on disk I/O."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, re
 from qwen_companion.json_objects import as_object
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
-"""The first version of Qwen Code that calls the hooks of all its settings.
+"""The first version of Qwen Code that calls the hooks of all its files of settings.
 
-Those before call the hooks of the user's file and of the project's; all together in place of one that has none, but not
-in place of those of a project that is not trusted.
+Earlier ones call those of the user's and the project's file.  Only where one of the two has none, they call all others
+in its place, but never in place of those of a project that is not trusted.
 """
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:
-    """Return which setting keeps a CLI in `directory` from calling our hooks, in words; None where none is seen.
+    """Return which setting keeps a CLI of `version` in `directory` from calling our hooks, in words; None for none.
 
-    `version` is that of the CLI, "" for an unknown one.
+    An unknown `version` is "".
     """
     hooks: list[str] = []
-    user, project = user_settings_file(environ), _project_settings_file(directory)
+    user, project = user_settings_file(environ), os.path.join(directory, ".qwen", "settings.json")
     try:
         is_distrusted = _is_distrusted(directory, environ)
         # Those of a project that is not trusted are not read.
-        files = [path for path in _settings_files(directory, environ) if not (is_distrusted and path == project)]
+        files = (user, *(() if is_distrusted else (project,)), system_settings_file(environ), replaced_file(environ))
         found = [(path, read_settings(path)) for path in files]
     except LayerError as error:
         return str(error)
@@ -80,20 +80,6 @@ def user_settings_file(environ: Mapping[str, str]) -> str:
     """Return the user's own file of settings."""
     home = environ.get("QWEN_HOME") or os.path.join(environ.get("HOME") or "~", ".qwen")
     return os.path.join(os.path.expanduser(home), "settings.json")
-
-
-def _project_settings_file(directory: str) -> str:
-    return os.path.join(directory, ".qwen", "settings.json")
-
-
-def _settings_files(directory: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return all files of settings but our layer: the user's, the project's and the administrator's."""
-    return (
-        user_settings_file(environ),
-        _project_settings_file(directory),
-        system_settings_file(environ),
-        replaced_file(environ),
-    )
 
 
 def _value(settings: JsonObject, *keys: str) -> object:
