@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
-from qwen_companion.domain import KnownSession, Peer, RegisteredCli, SessionState
+from qwen_companion.domain import CliState, KnownSession, Peer, RegisteredCli, SessionState
 from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.states import WORKING
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -41,6 +43,9 @@ MODEL_S = 1.0
 
 MOST_FOLLOWED = 100
 """Most conversations to follow, besides those with a pending prompt."""
+
+HOOK_S = 5.0
+"""Seconds from the report of a prompt by a hook until the CLI has recorded it; some ms are usual."""
 
 END_S = 10.0
 """Seconds a CLI may take to end; one is usual."""
@@ -75,6 +80,7 @@ class RegistryFront:
         self._following: dict[str, Transcript] = {}
         """Transcripts by id of the CLI."""
         self._beginning = anyio.Lock()
+        self._start = int(time.time() * 1000)
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -195,7 +201,7 @@ class RegistryFront:
             if known is not None and known.path == path:
                 return known
             transcript = await in_thread(
-                Transcript, path, self._messenger.address, cli.start, partial(self._registry.note_state, cli.id)
+                Transcript, path, self._messenger.address, cli.start, partial(self._note_state, cli.id, conversation)
             )
             if known is not None:
                 self._recordings.forget(known)
@@ -204,12 +210,28 @@ class RegistryFront:
             self._recordings.follow(transcript)
             return transcript
 
-    def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, time: int) -> None:
+    def _note_state(self, identifier: str, conversation: str, state: CliState) -> None:
+        self._registry.note_state(identifier, state)
+        if state.activity == WORKING and state.since is not None and state.since < self._start:
+            self._tasks.start(self._note_missed_prompt, identifier, conversation, state.prompt or "", state.since)
+
+    async def _note_missed_prompt(self, identifier: str, conversation: str, prompt: str, since: int) -> None:
+        """Record `prompt` of the time before this process if the CLI calls hooks and no hook has reported it."""
+        record = await self._registry.record(identifier)
+        reported = None if record is None else self._hooks.states.get(record.cli.pid)
+        if record and reported and (reported.since or 0) + 1000 * HOOK_S < since:
+            self._prompted(_session_of(record), conversation, prompt, since)
+
+    def _reached(self, session: KnownSession, conversation: str, awaited: Awaited, since: int) -> None:
         self._messenger.confirm(awaited.request)
-        has_ended = session.peer is not None and self._hooks.prompted(session.peer.pid, awaited.text, time)
-        self._tasks.start(self._journal.prompt_began, session, conversation, awaited.text, time, has_ended)
+        self._prompted(session, conversation, awaited.text, since)
         if awaited.queued:
             self._tell(RegistryReceipt(awaited.request, "model"))
+
+    def _prompted(self, session: KnownSession, conversation: str, text: str, since: int) -> None:
+        """Report to hooks and journal a prompt that no hook reports."""
+        has_ended = session.peer is not None and self._hooks.prompted(session.peer.pid, text, since)
+        self._tasks.start(self._journal.prompt_began, session, conversation, text, since, has_ended)
 
 
 def _session_of(record: Record) -> KnownSession:

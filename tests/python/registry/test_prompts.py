@@ -9,9 +9,12 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -33,6 +36,7 @@ from qwen_companion.registry import messenger
 from qwen_companion.registry.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, read_grant
 from qwen_companion.registry.front import RegistryFront
 from registry_records import values_of, write
+from support import until
 
 pytestmark = pytest.mark.anyio
 
@@ -197,8 +201,11 @@ class Scene:
         self._news = anyio.Event()
         self.spool = tmp_path / "spool"
         self.spool.mkdir(mode=0o700)
-        follower: Any = self
-        self.front = RegistryFront(environ, 1, str(self.spool), self._tell, follower, follower, tuple)
+        self.reported: dict[int, CliState] = {}
+        """What hooks have reported of each process."""
+        hooks: Any = SimpleNamespace(states=self.reported, prompted=self.prompted)
+        journal: Any = self
+        self.front = RegistryFront(environ, 1, str(self.spool), self._tell, hooks, journal, tuple)
         self._requests = 0
         self.silent = self
         """The journal's part that follows CLIs without hooks."""
@@ -219,11 +226,10 @@ class Scene:
     def set_sessions(self, _changed: object, gone: Sequence[str]) -> None:
         self.followed += [("ended", identifier) for identifier in gone]
 
-    def calls_hooks(self, _pid: int) -> bool:
-        return False
-
-    def prompted(self, _pid: int, prompt: str, _time: int) -> bool:
+    def prompted(self, pid: int, prompt: str, time: int) -> bool:
         self.followed.append(("hooks", prompt))
+        if pid in self.reported:
+            self.reported[pid] = CliState("working", time, prompt)
         return False
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -352,6 +358,19 @@ async def test_what_is_typed_there_is_followed_too(scene: Scene) -> None:
     # Another conversation begins in it.
     write(scene.cli.home, values_of(os.getpid(), scene.cli.project, sessionId="another"))
     await scene.until(lambda: scene.clis()[-1].session == "another" and scene.clis()[-1].state is None)
+
+
+async def test_a_prompt_that_came_while_no_backend_ran_is_told_once(scene: Scene) -> None:
+    """Its hook found nobody; what came later, or what a hook has reported, is not told."""
+    now = time.time()
+    scene.reported[os.getpid()] = CliState("idle", round(1000 * (now - 60)))
+    for text, moment in (("Reported", now - 61), ("Missed", now - 30), ("Later", now + 1)):
+        scene.cli.record("user", text, timestamp=datetime.fromtimestamp(moment, timezone.utc).isoformat())
+        await scene.until(lambda text=text: scene.states()[-1:] == [("working", text, None)])
+        scene.cli.record("assistant", "Well.", message={"parts": [{"functionCall": {"id": "1"}}]})
+        await scene.until(lambda: bool(scene.clis()[-1].state and scene.clis()[-1].state.tool_since))
+    began = [("hooks", "Missed"), ("began", "Qwen Code 0.24.4", SESSION, "Missed")]
+    await until(lambda: scene.followed == began)
 
 
 async def test_where_the_system_tells_of_no_changes_a_look_does(
