@@ -368,7 +368,7 @@ async def test_a_prompt_that_came_while_no_backend_ran_is_told_once(scene: Scene
         scene.cli.record("user", text, timestamp=datetime.fromtimestamp(moment, timezone.utc).isoformat())
         await scene.until(lambda text=text: scene.states()[-1:] == [("working", text, None)])
         scene.cli.record("assistant", "Well.", message={"parts": [{"functionCall": {"id": "1"}}]})
-        await scene.until(lambda: bool(scene.clis()[-1].state and scene.clis()[-1].state.tool_since))
+        await scene.until(lambda: (scene.clis()[-1].state or CliState()).tool_since is not None)
     began = [("hooks", "Missed"), ("began", "Qwen Code 0.24.4", SESSION, "Missed")]
     await until(lambda: scene.followed == began)
 
