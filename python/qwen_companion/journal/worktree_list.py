@@ -193,15 +193,18 @@ class WorktreeList:
 
     def _inner_commits(self, top: str) -> int:
         """Return how many commits no remote has, of submodules and other repositories in the worktree `top`."""
-        linked = (line.split(b"\t", 1) for line in items(self._ask(top, "ls-files", "-z", "-s")))
-        names = [name for entry, name in linked if entry.startswith(b"160000 ")]
-        names += [name for name in items(self._ask(top, "ls-files", "-z", "--others")) if name.endswith(b"/")]
         count = 0
-        for name in names[:_MOST]:
-            place = os.path.join(top, os.fsdecode(name))
-            # Else git would count those of the repository around it.
-            if os.path.lexists(os.path.join(place, ".git")):
-                with suppress(GitError):
+        found = [top]
+        for place in found:
+            with suppress(GitError):
+                linked = (line.split(b"\t", 1) for line in items(self._ask(place, "ls-files", "-z", "-s")))
+                names = [name for entry, name in linked if entry.startswith(b"160000 ")]
+                names += [name for name in items(self._ask(place, "ls-files", "-z", "--others")) if name.endswith(b"/")]
+                inner = (os.path.join(place, os.fsdecode(name)) for name in names)
+                # Else git would count those of the repository around it.
+                inner = [each for each in inner if os.path.lexists(os.path.join(each, ".git"))]
+                found += inner[: _MOST - len(found)]
+                if place != top:
                     count += int(self._ask(place, "rev-list", "--count", "--all", "HEAD", "--not", "--remotes"))
         return count
 

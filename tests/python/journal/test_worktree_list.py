@@ -51,12 +51,12 @@ def test_commits_of_repositories_in_a_worktree_are_counted(project: Project) -> 
     project.commit(a_txt=b"a\n", **{"gitignore": b""})
     tree = add(project, "tree", "-b", "tree")
     (tree / ".gitignore").write_text("ignored\n")
-    for name in ("inner", "ignored"):
+    for name in ("inner", "ignored", "inner/deep"):
         project.git("clone", "--quiet", project.root.as_uri(), str(tree / name))
         project.git("commit", "--quiet", "--allow-empty", "--message=x", cwd=tree / name)
         project.git("checkout", "--quiet", "--detach", cwd=tree / name)
         project.git("commit", "--quiet", "--allow-empty", "--message=y", cwd=tree / name)
-    assert listed(project).examined(str(tree)).inner == 4
+    assert listed(project).examined(str(tree)).inner == 6
     assert listed(project).examined(str(project.root)).inner == 0
 
 
