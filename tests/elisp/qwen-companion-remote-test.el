@@ -148,6 +148,23 @@
         (should (equal '("2") (mapcar #'qwen-companion-session-id
                                       (qwen-companion-ask--sessions "/home/me/other"))))))))
 
+(ert-deftest qwen-companion-remote-test-the-mode-line-says-that-a-file-is-deleted ()
+  "It says so until the file is there again."
+  (let ((copy (make-temp-file "qwen-companion-copy-"))
+        (file "/ssh:far:/p/a.py"))
+    (unwind-protect
+        (with-temp-buffer
+          (setq buffer-file-name file)
+          (cl-letf (((symbol-function 'get-file-buffer)
+                     (let ((buffer (current-buffer))) (lambda (_file) buffer))))
+            (pcase-dolist (`(,copied ,shown) `((nil " deleted") (,copy nil)))
+              (qwen-companion-follow-far-on-file (list :name file :copy copied :time 1000))
+              (let ((lighter (qwen-companion-follow-lighter)))
+                (should (equal shown (and lighter (substring-no-properties lighter)))))))
+          (set-buffer-modified-p nil)
+          (setq buffer-file-name nil))
+      (delete-file copy))))
+
 (ert-deftest qwen-companion-remote-test-the-mode-line-calls-no-host ()
   "A name that ends in a colon makes `file-remote-p' ask the host for its home."
   (let ((file-name-handler-alist
