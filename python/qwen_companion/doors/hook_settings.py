@@ -22,91 +22,80 @@ HOOK_PATH = "/hook"
 """Where hooks are answered, on the port of the MCP server."""
 
 EDIT_QUERY = "edit"
-"""The query of the one that is called before edits."""
-
-AUTO = "auto"
-"""The mode in which the CLI decides by itself what needs no question."""
+"""The query of the hook before edits."""
 
 ALL, OPEN, ALL_MODES = "all", "open", "all-modes"
-"""Which edits are reviewed: in the mode `auto` those of all files, or of the files that buffers visit, or in all modes.
-"""
+"""Which edits are reviewed: all in the mode `auto`, there those of files that buffers visit, or those in all modes."""
 
 REVIEW_TIMEOUT_S = 60
-"""How long a CLI waits for a decision: Qwen Code 0.24 gives up each hook then, whatever its settings say."""
+"""Seconds that a CLI waits for the user's decision.  Qwen Code 0.24 waits no longer, whatever its settings say."""
 
 _CURL_TIMEOUT_S = 55
-"""How long the command hook waits: less, so that its answer counts."""
+"""Seconds that the command hook waits: less, so that its answer counts."""
 
 _TIMEOUT_S = 5
-"""How long it waits for any other answer.  Nobody thinks about those."""
+"""Seconds that a CLI waits for any other answer."""
 
 _START_TIMEOUT_S = 2
-"""The same when it starts, where its prompt comes that much later."""
+"""Seconds that it waits when it starts, which delays its prompt."""
 
 _MARGIN_S = 3
-"""How much longer it waits than a listener may hold it, so that it is answered."""
+"""Seconds that it waits longer than a listener may hold it."""
 
 QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
 """A regular expression for the tools by which a model asks the user."""
 
 EDITS = "|".join(EDIT_TOOLS)
-"""The same for the tools that edit files."""
-
-_ASKING_TOOLS = f"^({EDITS}|{QUESTION_TOOLS})$"
+"""A regular expression for the tools that edit files."""
 
 _OTHER_TOOLS = f"^(?!({EDITS}|read_file|list_directory|glob|grep_search)$)"
 """All tools but those that edit, which have a hook of their own, and those that only read.
 
-A model calls the latter most, each hook costs the CLI some 3 ms, and they seldom ask.  That one was allowed shows in
-the event that comes with its result: `UserPromptSubmit` without a prompt.
+A model calls those most, and each hook costs the CLI some 3 ms.  If one of them had to ask, `UserPromptSubmit` without
+a prompt, which comes with its result, shows that the question is over.
 """
 
 QUESTION_ANSWER_S = 2.0
-"""How long the result of a plan waits for the text that the user has edited it to."""
+"""Seconds that the result of a plan waits for the text of the user."""
 
 QUESTION_SUBSCRIPTIONS = (
     Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
     *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "StopFailure", "Notification", "SessionEnd")),
 )
-"""What tells how the terminal has answered plans and questions."""
+"""The events that show how the terminal has answered plans and questions."""
 
-_EVENTS = (
-    ("SessionStart", None, _START_TIMEOUT_S),
-    ("SessionEnd", None, _START_TIMEOUT_S),
-    ("UserPromptSubmit", None, _TIMEOUT_S),
-    ("Stop", None, _TIMEOUT_S),
-    ("StopFailure", None, _TIMEOUT_S),
-    ("Notification", None, _TIMEOUT_S),
-    ("SubagentStart", None, _TIMEOUT_S),
-    ("SubagentStop", None, _TIMEOUT_S),
-    (PreToolUse.name, _OTHER_TOOLS, _TIMEOUT_S),
-    ("PostToolUse", f"^(todo_write|{EDITS})$", _TIMEOUT_S),
-    ("PostToolUseFailure", f"^({EDITS})$", _TIMEOUT_S),
-    ("PostToolBatch", None, _TIMEOUT_S),
-    (PermissionRequest.name, _ASKING_TOOLS, REVIEW_TIMEOUT_S),
-)
+_EVENTS: dict[str, tuple[str | None, int]] = {
+    **dict.fromkeys(("SessionStart", "SessionEnd"), (None, _START_TIMEOUT_S)),
+    **dict.fromkeys(("UserPromptSubmit", "Stop", "StopFailure", "Notification"), (None, _TIMEOUT_S)),
+    **dict.fromkeys(("SubagentStart", "SubagentStop", "PostToolBatch"), (None, _TIMEOUT_S)),
+    PreToolUse.name: (_OTHER_TOOLS, _TIMEOUT_S),
+    "PostToolUse": (f"^(todo_write|{EDITS})$", _TIMEOUT_S),
+    "PostToolUseFailure": (f"^({EDITS})$", _TIMEOUT_S),
+    PermissionRequest.name: (f"^({EDITS}|{QUESTION_TOOLS})$", REVIEW_TIMEOUT_S),
+}
+"""The hooks of reviews and states, each with its matcher and its timeout."""
 
 NO_ANSWER = "Emacs does not answer, so it does not review this change."
-"""What the user reads in the terminal, or else the model, where the command hook gets no answer."""
+"""What the user reads in the terminal, or else the model, when the command hook gets no answer."""
 
 
 @dataclass(frozen=True)
 class CommandHook:
-    """The program `curl`, and the `header` file with the secret, by which a CLI calls the hook before its edits.
+    """The command that a CLI runs before edits: `curl`, with the secret in the file `header`.
 
-    It takes a failure of a hook of HTTP for consent; this one then makes it ask.
+    A CLI takes the failure of an HTTP hook for consent; this command makes it ask.
     """
 
     curl: str
     header: str
 
     def install(self, secret: str) -> None:
-        """Write the header file, as far as that is possible.  Waits for the disk."""
+        """Write the header file, if that is possible; block on disk I/O."""
         with suppress(OSError):
             write_private(self.header, header_line(secret).encode("ascii"))
 
     def remove(self) -> None:
-        """Remove the header file.  Waits for the disk."""
+        """Remove the header file; block on disk I/O."""
         with suppress(OSError):
             os.unlink(self.header)
 
@@ -125,10 +114,10 @@ class CommandHook:
 
 
 def covers(scope: str | None, mode: str | None) -> bool:
-    """Return whether edits of `scope` are reviewed in the approval `mode`: only those about which no CLI asks."""
+    """Return whether edits of `scope` are reviewed in the approval `mode`, if the CLI does not ask about them there."""
     if scope == ALL_MODES:
         return mode not in (None, "default", "plan")
-    return scope is not None and mode == AUTO
+    return scope is not None and mode == "auto"
 
 
 def _edit_url(port: int) -> str:
@@ -149,13 +138,13 @@ def hook_secret(token: str) -> str:
 
 
 def hook_settings(
-    port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription] = ()
+    port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription]
 ) -> JsonObject:
-    """Return the settings by which a CLI connects, and calls the hooks at `port` with `secret`.
+    """Return the settings by which a CLI connects, and calls hooks at `port` with `secret`, also for `subscriptions`.
 
-    Those of `subscriptions` are among them.  Before edits it calls `command`, or without one a hook of HTTP.
+    Before edits it runs `command`, or calls an HTTP hook if that is None.
     """
-    hooks = {name: (matcher, timeout) for name, matcher, timeout in _EVENTS}
+    hooks = dict(_EVENTS)
     for subscription in subscriptions:
         name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
         before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))
@@ -182,5 +171,5 @@ def hook_settings(
         # Without a timeout it is a minute; Qwen Code before 0.23 took a number for milliseconds.
         edits["hooks"] = [{"type": "command", "command": command.command(port)}]
     found[PreToolUse.name].append(edits)
-    # Who starts a CLI in a terminal of Emacs wants it connected, and a low window cuts off its question whether to.
+    # A user of a terminal of Emacs wants a connection, and a low window cuts off the CLI's question whether to connect.
     return {"ide": {"enabled": True}, "hooks": found}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The endpoint that the hooks of a CLI call.
 
-A CLI waits for each of its hooks.  So all is answered at once but what the user is to decide or a listener is waited
-for, and the rest is done afterwards; what that takes is imported when the first hook calls.  A CLI takes silence or any
-failure for consent, but not of the command that it runs before an edit: where that cannot be answered, it fails.
-Nothing that comes here goes into a log.
+A CLI waits for each of its hooks.  So a hook is answered at once and handled afterwards, unless the user has to decide
+or a listener is waited for.  A CLI takes silence or a failure for consent, except from the command that it runs before
+an edit, which makes it ask.  Never log a report.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from qwen_companion.sockets import Connection
 from qwen_companion.tasks import contained
 
 _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
-"""Longer texts in an event are not kept; what is larger is not reviewed."""
+"""Largest text of an event that is kept; a larger edit is not reviewed."""
 
 _EVENT_NAME = re.compile(rb'"hook_event_name"\s*:\s*"(\w*)"')
-"""It stands near the beginning, before all that a user or a model has written, where the quotes are escaped."""
+"""The name precedes everything that a user or a model has written, where quotes are escaped."""
 
 
 class Hooks:
