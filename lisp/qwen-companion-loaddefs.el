@@ -19,8 +19,8 @@ the environment that was there before stays.
 
 ;; qwen-companion-blame.el
 (autoload 'qwen-companion-blame "qwen-companion-blame" "Show who wrote each line of this file: an agent, with its prompt, or you.
-Lines from before the journal have nothing in the margin.  The mouse on it
-shows the prompt.
+The margin is empty for lines from before the journal.  The mouse on the
+margin shows the prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
 \\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,
@@ -34,7 +34,7 @@ type is yours in the next pause.
 
 ;; qwen-companion-changes-here.el
 (autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" "Go to the next unseen change of an agent, in this file or another one.
-With COUNT, go on by so many; a negative one goes back.
+Go forward by COUNT changes, back if COUNT is negative.
 
 (fn &optional COUNT)" t)
 (autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" "Go to the previous unseen change of an agent, or back by COUNT of them.
@@ -52,7 +52,7 @@ With COUNT, go on by so many; a negative one goes back.
 (autoload 'qwen-companion-changes-copy-patch-here "qwen-companion-changes-here" "Copy the agent's hunk at point as a patch.
 
 (fn)" t)
-(autoload 'qwen-companion-changes-compare-with-proposal-here "qwen-companion-changes-here" "Show how this file was written other than the CLI had proposed.
+(autoload 'qwen-companion-changes-compare-with-proposal-here "qwen-companion-changes-here" "Show how this file differs from the CLI's proposal.
 
 (fn)" t)
 (autoload 'qwen-companion-changes-ediff-here "qwen-companion-changes-here" "Compare this file with its text before the turn of the change at point.
@@ -66,55 +66,55 @@ The buffer of \\[qwen-companion-changes] sends it.
 
 ;; qwen-companion-changes.el
 (autoload 'qwen-companion-changes "qwen-companion-changes" "Show each change by CLIs, turn by turn, the newest turn first.
-Whatever mode a CLI worked in and whoever approved, edits and shell
-commands alike.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
-hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  What you have
-marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time.
+Include edits and shell commands, in every approval mode.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
+hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  Changes
+marked as seen (\\[qwen-companion-changes-mark-seen]) are hidden the next time.
 
 (fn)" t)
-(autoload 'qwen-companion-changes-show-turn "qwen-companion-changes" "Show the turn ID unfolded, with point on what it has changed in PATH.
+(autoload 'qwen-companion-changes-show-turn "qwen-companion-changes" "Show the turn ID unfolded, with point on its part in PATH.
 
 (fn ID PATH)" nil)
 
 ;; qwen-companion-journal.el
 (autoload 'qwen-companion-journal-prune "qwen-companion-journal" "Forget the oldest part of what is recorded of a project, to free disk space.
-Choose up to which turn: each is shown with what it needs.  Say what is
-lost before anything is forgotten.  What goes on is kept.
+Choose the last turn to forget; each is shown with its size.  Ask before
+forgetting, naming the loss.  Turns in progress are kept.
 
 (fn)" t)
 
 ;; qwen-companion-recover.el
-(autoload 'qwen-companion-recover-on-took "qwen-companion-recover" "Handle the `rewind-took' message: TURN has what a CLI's own rewind took.
+(autoload 'qwen-companion-recover-on-took "qwen-companion-recover" "Handle `rewind-took': TURN has the edits that a CLI's own rewind overwrote.
 
 (fn TURN)" nil)
-(autoload 'qwen-companion-recover "qwen-companion-recover" "Bring back your edits that a CLI's own rewind has taken.
-They are merged into the files and buffers as they are now, and a
-conflict is shown as that of an undo.  In the buffer of changes, these
-edits are a turn; without point on one, it is the newest of the project.
+(autoload 'qwen-companion-recover "qwen-companion-recover" "Restore your edits that a CLI's own rewind has overwritten.
+They are merged into the current files and buffers; conflicts are shown as
+for an undo.  Act on the turn with such edits at point in the buffer of
+changes, else on the newest one of the project.
 
 (fn)" t)
 
 ;; qwen-companion-rewind.el
-(autoload 'qwen-companion-rewind "qwen-companion-rewind" "Go back to before a prompt: the conversation and the files.
-The prompt is that at point in the buffer of changes and in a chat; in
-other buffers, choose one of the terminal's or the project's turns.  What
-is going to happen is said first.
+(autoload 'qwen-companion-rewind "qwen-companion-rewind" "Rewind the conversation and the files to before a prompt.
+Use the prompt at point in the buffer of changes or a chat; in other
+buffers, choose one of the terminal's or the project's turns.  Describe
+the effect and ask before doing it.
 
-Files go back by the journal, so your own edits stay, and conflicts are
-shown as those of an undo.  The prompt comes back, to be edited: into the
-input of a chat, or a prompt buffer for a CLI in a terminal, which is
-ended for this and goes on in the same place.
+The journal undoes the agent's changes, so your own edits stay, and
+conflicts are shown as for an undo.  The prompt returns for editing: to
+the input of a chat, or to a prompt buffer for a CLI in a terminal.  That
+CLI is restarted in the same window.
 
-PART is `files' or `conversation' to leave the other as it is, which a
-prefix argument does: one for the files only, two for the conversation.
+PART is `files' or `conversation' to rewind only that.  Interactively,
+one \\[universal-argument] means the files only, two the conversation only.
 
 (fn &optional PART)" t)
-(autoload 'qwen-companion-fork "qwen-companion-rewind" "Go on from a turn in a second terminal; the first CLI stays as it is.
-The second one has a copy of the conversation that ends with the turn at
-point in the buffer of changes; in other buffers, choose one.  Both work
-on the same files.  With a prefix argument, ask for the name of a git
-WORKTREE in which the second one works; it is made if it is not there,
-from the last commit.
+(autoload 'qwen-companion-fork "qwen-companion-rewind" "Fork a conversation after a turn into a CLI in a second terminal.
+The new CLI has a copy of the conversation up to the turn at point in the
+buffer of changes; in other buffers, choose the turn.  The first CLI does
+not change, and both work on the same files.  With a prefix argument, ask
+for the name of a git WORKTREE for the new CLI; if it does not exist, make
+it from the last commit.
 
 (fn &optional WORKTREE)" t)
 

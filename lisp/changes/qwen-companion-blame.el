@@ -6,12 +6,12 @@
 
 ;;; Commentary:
 
-;; The left margin says who wrote each line: an agent, with its prompt, or the
-;; user; lines from before the journal have nothing there.  The journal knows
-;; it, also of text that is not saved.  Only the lines in windows have
-;; overlays: thousands of them would make each key slower before Emacs 29.
-;; They stay with their lines while the user types; new lines get theirs in
-;; the next pause.
+;; The left margin names the author of each line: an agent, with its prompt,
+;; or the user; it is empty for lines from before the journal.  The journal
+;; also attributes unsaved text.  Only the lines in windows have overlays:
+;; thousands of them would slow down each key before Emacs 29.  The overlays
+;; stay on their lines while the user types; new lines get theirs in the next
+;; pause.
 
 ;;; Code:
 
@@ -32,7 +32,7 @@
 (declare-function qwen-companion-changes-show-turn "qwen-companion-changes" (id path))
 
 (defcustom qwen-companion-blame-width 32
-  "Columns of the margin in which `qwen-companion-blame' says who wrote a line."
+  "Width of the margin in which `qwen-companion-blame' names the author of a line."
   :group 'qwen-companion
   :type 'natnum)
 
@@ -47,23 +47,23 @@
   :group 'qwen-companion)
 
 (defconst qwen-companion-blame--pause 0.5
-  "Seconds without input after which changed text is looked at again.")
+  "Idle seconds before the authors of changed text are updated.")
 
 (defconst qwen-companion-blame--asking "Asking the journal..."
   "Message until the journal has answered.")
 
 (defvar qwen-companion-blame--timer nil
-  "Idle timer that styles at changed text, while the mode is on in a buffer.")
+  "Idle timer that updates changed buffers, while the mode is on in one.")
 
 (defvar qwen-companion-blame-mode)
 
 (defvar-local qwen-companion-blame--asked nil
-  "The tick of the text about which the journal was asked last.")
+  "The tick of the text in the last request to the journal.")
 (defvar-local qwen-companion-blame--numbers []
   "Vector with three numbers for each run of lines: first line, count, style.
-They are those of the text about which the journal was asked last.")
+They describe the text of the last answer of the journal.")
 (defvar-local qwen-companion-blame--styles []
-  "Vector of origins, or once they were drawn of (TURN LABEL BAR).")
+  "Vector of origins; an origin that was drawn is replaced by (TURN LABEL BAR).")
 (defvar-local qwen-companion-blame--was-read-only nil
   "Non-nil when the buffer was read-only before the mode was turned on.")
 
@@ -102,10 +102,10 @@ They are those of the text about which the journal was asked last.")
                     t)))))))
 
 (defun qwen-companion-blame--ask (callback)
-  "Ask who wrote the lines of the current buffer, also those not saved.
-CALLBACK gets nil, a vector with three numbers for each run of lines
-\(first line, how many lines, which origin from 0), and the list of the
-origins; or the reason why there is no answer."
+  "Request the authors of the lines of the current buffer, unsaved ones too.
+Call CALLBACK with nil, a vector with three numbers for each run of lines
+\(first line, number of lines, index of the origin), and the list of the
+origins; or with the reason why there is no answer."
   (qwen-companion-journal-ask
    'journal-origins
    (append (list :path (qwen-companion-blame--path))
@@ -119,13 +119,13 @@ origins; or the reason why there is no answer."
                 (qwen-companion-journal-reply-origins reply))))))
 
 (defun qwen-companion-blame--request ()
-  "Ask who wrote the lines of the current buffer, and show it."
+  "Request the authors of the lines of the current buffer, and show them."
   (let ((buffer (current-buffer))
         (tick (setq qwen-companion-blame--asked (buffer-chars-modified-tick))))
     (qwen-companion-blame--ask
      (lambda (reason numbers origins)
        (qwen-companion-buffers-when-live buffer
-         ;; Of a text that has changed again, the next pause asks anew.
+         ;; If the text has changed again, the next pause sends a new request.
          (when (and qwen-companion-blame-mode
                     (eql tick (buffer-chars-modified-tick)))
            (if (not reason)
@@ -136,13 +136,14 @@ origins; or the reason why there is no answer."
                    (message nil))
                  (qwen-companion-blame--draw))
              (qwen-companion-blame-mode -1)
-             (message "The authors of these lines are not known: %s" reason))))))))
+             (message "The authors of these lines are unknown: %s" reason))))))))
 
 ;;; In words
 
 (defun qwen-companion-blame--label (mine known)
-  "Return a short text for the author of a turn's lines; KNOWN is its data.
-That is (ORIGIN . PROMPT), or nil for no turn; MINE: the user wrote over it."
+  "Return a short text for the author of lines.
+KNOWN is (ORIGIN . PROMPT) of their turn, or nil for no turn.  MINE is
+non-nil if the user has changed them since."
   (concat
    (when mine
      (if known "you, over " "you"))
@@ -159,8 +160,8 @@ That is (ORIGIN . PROMPT), or nil for no turn; MINE: the user wrote over it."
                 (substring prompt 0 (min 200 (length prompt)))))))))
 
 (defun qwen-companion-blame--help (mine turn)
-  "Return in words the author of lines of TURN, and the prompt.
-MINE: the user wrote over them, or with TURN nil over nobody's."
+  "Describe the author of lines of TURN, and its prompt.
+MINE is non-nil if the user wrote them, over lines of TURN unless it is nil."
   (concat (when mine
             (if turn "You, over a line of " "You"))
           (and turn (qwen-companion-changes-items-help turn))))
@@ -180,7 +181,7 @@ MINE: the user wrote over them, or with TURN nil over nobody's."
 
 (defun qwen-companion-blame--style (index)
   "Return style INDEX as (TURN LABEL BAR), prefixes of lines.
-Return nil while too little is known of its turn."
+Return nil until the prompt of its turn is known."
   (let ((style (aref qwen-companion-blame--styles index)))
     (if (not (keywordp (car style)))
         style
@@ -252,7 +253,7 @@ The first one has the label if WHOLE is non-nil."
         (overlay-put lines 'evaporate t)
         (overlay-put lines 'line-prefix bar))
       (when whole
-        ;; No longer than needed: a line that is put in below it has the bar.
+        ;; Only this line: a line inserted below it gets the bar.
         (let ((first (make-overlay start (1+ start) nil t nil)))
           (overlay-put first 'qwen-companion-blame t)
           (overlay-put first 'evaporate t)
@@ -277,7 +278,7 @@ The first one has the label if WHOLE is non-nil."
                     (buffer-list)))
 
 (defun qwen-companion-blame--refresh ()
-  "Ask again about each visible text that has changed, for an idle timer."
+  "Update each visible buffer whose text has changed, for an idle timer."
   (dolist (buffer (qwen-companion-blame--buffers))
     (with-current-buffer buffer
       (when (and (get-buffer-window buffer 'visible)
@@ -285,7 +286,7 @@ The first one has the label if WHOLE is non-nil."
         (qwen-companion-blame--request)))))
 
 (defun qwen-companion-blame--journal-changed (paths)
-  "Ask again about the files PATHS, or about all if that is t."
+  "Update the buffers of the files PATHS, or all if PATHS is t."
   (dolist (buffer (qwen-companion-blame--buffers))
     (with-current-buffer buffer
       (when (or (eq paths t) (member (qwen-companion-blame--path) paths))
@@ -320,11 +321,11 @@ The first one has the label if WHOLE is non-nil."
 ;;; The mode
 
 (defun qwen-companion-blame--when-read-only (command)
-  "Return COMMAND if the current buffer is read-only: else its key is typed."
+  "Return COMMAND if the current buffer is read-only; else keys type text."
   (and buffer-read-only command))
 
 (defun qwen-companion-blame--key (command)
-  "Return a binding of COMMAND that only a read-only buffer has."
+  "Return a binding of COMMAND that is only active in a read-only buffer."
   (list 'menu-item "" command :filter #'qwen-companion-blame--when-read-only))
 
 (defvar qwen-companion-blame-mode-map
@@ -342,7 +343,7 @@ The first one has the label if WHOLE is non-nil."
 
 (define-minor-mode qwen-companion-blame-mode
   "Show in the margin who wrote each line, see `qwen-companion-blame'.
-The buffer is read-only at first, and has these keys as long as it is:
+The buffer becomes read-only.  While it is, it has these keys:
 \\{qwen-companion-blame-mode-map}"
   :lighter " Who"
   :interactive (text-mode prog-mode conf-mode)
@@ -376,8 +377,8 @@ The buffer is read-only at first, and has these keys as long as it is:
 ;;;###autoload
 (defun qwen-companion-blame ()
   "Show who wrote each line of this file: an agent, with its prompt, or you.
-Lines from before the journal have nothing in the margin.  The mouse on it
-shows the prompt.
+The margin is empty for lines from before the journal.  The mouse on the
+margin shows the prompt.
 \\<qwen-companion-blame-mode-map>
 The buffer becomes read-only: \\[qwen-companion-blame-next] and \\[qwen-companion-blame-previous] go from one author to the next,
 \\[qwen-companion-blame-next-of-turn] and \\[qwen-companion-blame-previous-of-turn] through the lines of one turn; \\[qwen-companion-blame-show-turn] shows the turn,
@@ -408,13 +409,13 @@ type is yours in the next pause."
                                      (eq 'user (qwen-companion-line-origin-who found)) turn)))))
          (cond (reason (message "%s" reason))
                ((null found) (message "Not changed since the journal began"))
-               ;; Without its prompt, what is known of the turn is shown.
+               ;; Show the turn even if its prompt is unknown.
                ((and turn (qwen-companion-journal-fetch-prompts (list turn) show)))
                (t (funcall show))))))))
 
 (defun qwen-companion-blame-next (&optional count turn)
-  "Go to the next lines of another author, or COUNT of them on.
-With TURN, go to lines of that one only."
+  "Go to the next lines of another author, or forward by COUNT authors.
+With TURN, go to lines of TURN only."
   (interactive "p" qwen-companion-blame-mode)
   (let* ((count (or count 1))
          (line (line-number-at-pos nil t))
@@ -427,32 +428,32 @@ With TURN, go to lines of that one only."
                          (cl-remove-if (lambda (start) (<= start line)) starts)
                        (cl-remove-if (lambda (start) (>= start line)) (nreverse starts))))))
     (unless start
-      (user-error "There is nothing %s" (if (> count 0) "below" "above")))
+      (user-error "No more lines %s" (if (> count 0) "below" "above")))
     (forward-line (- start line))))
 
 (defun qwen-companion-blame-previous (&optional count)
-  "Go to the previous lines of another author, or COUNT of them back."
+  "Go to the previous lines of another author, or back by COUNT authors."
   (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next (- (or count 1))))
 
 (defun qwen-companion-blame-next-of-turn (&optional count)
-  "Go to the next lines of the turn of this line, or COUNT of them on."
+  "Go to the next lines of this line's turn, or forward by COUNT."
   (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next (or count 1) (qwen-companion-blame--turn-at-point)))
 
 (defun qwen-companion-blame-previous-of-turn (&optional count)
-  "Go to the previous lines of the turn of this line, or COUNT of them back."
+  "Go to the previous lines of this line's turn, or back by COUNT."
   (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next-of-turn (- (or count 1))))
 
 (defun qwen-companion-blame--turn-at-point ()
-  "Return the turn that wrote the line at point, or that the user wrote over."
+  "Return the turn that wrote the line at point, or wrote it before the user."
   (or (cl-loop for overlay in (overlays-at (line-beginning-position))
                thereis (overlay-get overlay 'qwen-companion-blame-turn))
       (user-error "No agent has written this line")))
 
 (defun qwen-companion-blame-show-turn ()
-  "Show the turn that wrote the line at point, or that you wrote over."
+  "Show the turn that wrote the line at point, or wrote it before you."
   (interactive nil qwen-companion-blame-mode)
   (qwen-companion-changes-show-turn (qwen-companion-blame--turn-at-point)
                                     (qwen-companion-blame--path)))

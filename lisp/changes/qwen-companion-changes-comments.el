@@ -32,8 +32,8 @@
                (:copier nil))
   "A comment on a line.
 GROUP and PATH are where the line is shown; ROOT is the workspace root.
-SOURCE is the kind of line with its numbers in both texts, (KIND OLD
-. NEW).  LINE is its text with the sign, TEXT the user's comment."
+SOURCE is (KIND OLD . NEW): the kind of line with its numbers in both
+texts.  LINE is its text with the sign, TEXT the user's comment."
   group path root source line text)
 
 (defun qwen-companion-changes-comment ()
@@ -70,12 +70,12 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
                            :line (buffer-substring-no-properties
                                   (line-beginning-position) (line-end-position))
                            :text text)))))
-    (qwen-companion-changes-comments--keep-draft)
+    (qwen-companion-changes-comments--auto-save)
     (qwen-companion-changes-comments--show-in-file id path)
     (force-mode-line-update)))
 
-(defun qwen-companion-changes-comments--keep-draft ()
-  "Have Emacs auto-save the comments, if there are any left."
+(defun qwen-companion-changes-comments--auto-save ()
+  "Have Emacs auto-save the unsent comments, if any."
   (let ((comments qwen-companion-changes-items-comments))
     (qwen-companion-drafts-set
      (format " *qwen-companion comments: %s*" (buffer-name))
@@ -88,7 +88,7 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
         (qwen-companion-hunks-view-lines-at)))
 
 (defun qwen-companion-changes-comments-show ()
-  "Show the comments on all that is unfolded."
+  "Show the comments on all unfolded items."
   (dolist (place (delete-dups
                   (mapcar (lambda (comment)
                             (cons (qwen-companion-changes-comments--comment-group comment)
@@ -98,7 +98,7 @@ SOURCE is the kind of line with its numbers in both texts, (KIND OLD
 
 (defun qwen-companion-changes-comments--show-in-file (id path)
   "Show the comments on lines of PATH in the group ID.
-Those whose line is not there are shown below the heading of the file."
+Show a comment whose line is gone below the heading of the file."
   (pcase-let ((`(,_ ,start . ,end) (assoc (list 'body id path) (qwen-companion-items-bounds))))
     (when start
       (remove-overlays start end 'qwen-companion-changes-comment t)
@@ -119,12 +119,12 @@ Those whose line is not there are shown below the heading of the file."
 
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
-While the CLI works they wait, see `qwen-companion-ask-take-back'.  If it
-takes no prompts from Emacs, copy the prompt instead, so that you can
-paste it."
+While the CLI works the prompt is queued, see `qwen-companion-ask-take-back'.
+If the CLI accepts no prompts from Emacs, copy the prompt instead, for you
+to paste."
   (interactive nil qwen-companion-changes-mode)
   (unless qwen-companion-changes-items-comments
-    (user-error "There are no comments; c notes one on the line at point"))
+    (user-error "No comments to send; c comments on the line at point"))
   (let* ((prompt (qwen-companion-changes-comments--prompt qwen-companion-changes-items-comments))
          (count (length qwen-companion-changes-items-comments))
          (session (qwen-companion-changes-comments--session))
@@ -142,7 +142,7 @@ paste it."
                    prompt)))
         (message "%d comment%s: %s" count (if (= count 1) "" "s") done)))
     (setq qwen-companion-changes-items-comments nil)
-    (qwen-companion-changes-comments--keep-draft)
+    (qwen-companion-changes-comments--auto-save)
     (remove-overlays nil nil 'qwen-companion-changes-comment t)
     (force-mode-line-update)))
 
@@ -160,7 +160,7 @@ paste it."
 
 (defun qwen-companion-changes-comments--session ()
   "Return the connected CLI that gets the comments, or nil.
-Ask which one if it cannot be told."
+Ask if there are several candidates."
   (let* ((roots (mapcar #'qwen-companion-changes-comments--comment-root
                         qwen-companion-changes-items-comments))
          (known

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; The hunk, region, file or turn at point in the buffer of changes is put
-;; into the index of git, whatever else the files hold, and the user's own
-;; commit buffer opens: Magit's where that is loaded, else one of log-edit.
-;; Or it becomes a patch.  The Python process does both with git.
+;; The hunk, region, file or turn at point in the buffer of changes is staged
+;; without other changes of the files, and a commit buffer opens: Magit's if
+;; that is loaded, else one of log-edit.  Or it becomes a patch.  The Python
+;; process does both with git.
 
 ;;; Code:
 
@@ -51,8 +51,8 @@ With \"Qwen-Session\" the message of
 
 (defun qwen-companion-changes-commit--chosen ()
   "Return each change at point or in the region, (GROUP . FILES).
-FILES are as in a request.  What is undone is left out; signal a
-`user-error' if that is all."
+FILES are as in a request.  Leave out undone changes; signal a
+`user-error' if none is left."
   (let (group files)
     (qwen-companion-changes-undo-call-on-views
      (lambda (its views changes)
@@ -61,11 +61,11 @@ FILES are as in a request.  What is undone is left out; signal a
                            views))))
     (cons group (or (delq nil files)
                     (qwen-companion-header-error
-                     "All of it is undone; \\[qwen-companion-changes-bring-back] brings it back")))))
+                     "Everything here is undone; \\[qwen-companion-changes-bring-back] brings it back")))))
 
 (defun qwen-companion-changes-commit--part (view changes)
-  "Return the rest of VIEW that is not undone, as in a request.
-With CHANGES, return the rest of these.  Return nil if all is undone."
+  "Return the part of VIEW that is not undone, as in a request.
+With CHANGES, consider only these.  Return nil if all is undone."
   (let* ((ready (eq 'ready (qwen-companion-changes-file-state view)))
          (all (and ready (qwen-companion-changes-file-changes view)))
          (left-out (lambda (change)
@@ -92,13 +92,13 @@ With CHANGES, return the rest of these.  Return nil if all is undone."
 (defun qwen-companion-changes-commit--patch ()
   "Return a patch of each change at point or in the region, as bytes."
   (pcase-let ((`(,group . ,files) (qwen-companion-changes-commit--chosen)))
-    (or (nth 2 (car (qwen-companion-journal-take-texts
+    (or (nth 2 (car (qwen-companion-journal-read-texts
                      (qwen-companion-changes-commit--ask group files 'patch))))
         (user-error "Nothing to make a patch of"))))
 
 (defun qwen-companion-changes-copy-patch ()
   "Copy the hunk, region, file or turn at point as a patch for `git apply'.
-What is undone is left out."
+Undone changes are left out."
   (interactive nil qwen-companion-changes-mode)
   (let ((patch (decode-coding-string (qwen-companion-changes-commit--patch) 'utf-8-unix)))
     (kill-new patch)
@@ -106,7 +106,7 @@ What is undone is left out."
 
 (defun qwen-companion-changes-write-patch (file)
   "Write the hunk, region, file or turn at point as a patch into FILE.
-It is for `git apply', byte for byte; what is undone is left out."
+It is for `git apply', byte for byte; undone changes are left out."
   (interactive
    (progn
      (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
@@ -120,9 +120,9 @@ It is for `git apply', byte for byte; what is undone is left out."
 
 (defun qwen-companion-changes-commit ()
   "Stage the hunk, region, file or turn at point, and write a commit message.
-Exactly these changes go into the index of git, as they are in the turn;
-your own edits stay unstaged, in the same files too, and no file is
-touched.  What is undone is left out."
+Exactly these changes go into the index of git, as they are in the turn.
+Your own edits stay unstaged, in the same files too, and no file is
+changed.  Undone changes are left out."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,files) (qwen-companion-changes-commit--chosen))
                (message (qwen-companion-changes-commit--message group files))
@@ -131,7 +131,7 @@ touched.  What is undone is left out."
                (reply (qwen-companion-changes-commit--ask group files 'stage))
                (others (qwen-companion-journal-reply-others reply)))
     (when others
-      (unless (y-or-n-p (format "%d file%s staged already: commit %s too? "
+      (unless (y-or-n-p (format "%d other file%s already staged; commit %s too? "
                                 others (if (= others 1) " is" "s are")
                                 (if (= others 1) "it" "them")))
         (user-error "Nothing was staged; commit or unstage the others first"))
@@ -147,7 +147,7 @@ touched.  What is undone is left out."
   (let* ((turn (qwen-companion-journal-turn
                 (qwen-companion-changes-undo-turn-of
                  group (mapcar (lambda (file) (plist-get file :path)) files))))
-         ;; For git, a line that begins so is a comment.
+         ;; Git would treat a line that begins so as a comment.
          (subject (string-trim-left
                    (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))
                    "[#[:space:]]+"))
@@ -168,7 +168,7 @@ FILES are those with the changes."
       (qwen-companion-changes-commit--log-edit message files))))
 
 (defun qwen-companion-changes-commit--draft ()
-  "Return the log buffer with a message that the user has begun to edit, or nil."
+  "Return the log buffer with a message begun by the user, or nil."
   (when-let* ((buffer (get-buffer qwen-companion-changes-commit--buffer-name)))
     (and (buffer-modified-p buffer) buffer)))
 
@@ -177,13 +177,12 @@ FILES are those with the changes."
   (when-let* ((buffer (qwen-companion-changes-commit--draft))
               (other (buffer-local-value 'default-directory buffer)))
     (unless (equal (file-name-as-directory root) other)
-      (user-error "A commit in %s is not done; end it in %s, or kill that buffer"
+      (user-error "A commit in %s is unfinished; finish it in %s, or kill that buffer"
                   (qwen-companion-untrusted-path other) (buffer-name buffer)))))
 
 (defun qwen-companion-changes-commit--log-edit (message files)
   "Let the user edit MESSAGE in a log buffer of VC.
-FILES are those with the changes.  What the user has begun to write there
-stays."
+FILES are those with the changes.  Keep a message begun by the user."
   (require 'log-edit)
   (require 'vc-git)
   (let* ((directory default-directory)

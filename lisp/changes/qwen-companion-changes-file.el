@@ -6,17 +6,17 @@
 
 ;;; Commentary:
 
-;; The texts of a file before and after a turn, or another stretch of the
-;; journal, as a difference with hunks; which of these are undone; and
-;; undoing them.
+;; The texts of a file before and after a turn, or another part of the
+;; journal, as a difference with hunks; which hunks are undone; and how to
+;; undo them.
 ;;
-;; Whether a hunk is undone is not recorded anywhere: the current text of the
-;; file is compared with the one the agent left, so it is right also after a
-;; restart, or when the user has undone something by other means.
+;; Whether a hunk is undone is not recorded: the current text of the file is
+;; compared with the one the agent left.  So it is right after a restart too,
+;; or when the user has undone a change by other means.
 ;;
-;; To undo hunks of a file the bytes that the agent left are cut into lines,
-;; some of which are exchanged for those of the baseline.  No decoded text
-;; gets back into a file that way.
+;; To undo hunks of a file, the bytes that the agent left are split into
+;; lines, some of which are replaced by those of the baseline.  So no decoded
+;; text is written to a file.
 
 ;;; Code:
 
@@ -34,15 +34,14 @@
   "The changes of one file in a part of the journal.
 PART is that part, as in a request, and PATH the file.  STATE is nil at
 first, then `loading', and finally `ready', `binary' (not a text) or
-`failed', with REASON in words.  BEFORE and AFTER are the bytes, unibyte strings, nil
-where there was no file; BEFORE-MODE and AFTER-MODE what it was, FROM
-its old name if it was renamed.  DIFFERENCE is that of the texts, in
-which hunks that are undone are dropped, and PRESENT how what is in the
-file now differs from the text after, a list of hunks.  MIXED is non-nil
-when edits of the user's are among the changes, APART as in a
-`qwen-companion-undo-step', UNDONE when all was undone when that was
-looked at last.  ASKED counts the times it was asked for, GENERATION the
-differences there have been."
+`failed', with REASON in words.  BEFORE and AFTER are the bytes, unibyte
+strings, or nil for no file; BEFORE-MODE and AFTER-MODE its modes, FROM its
+old name if it was renamed.  DIFFERENCE is the difference of the texts, in
+which undone hunks are dropped.  PRESENT is a list of hunks by which the
+current text differs from the text after.  MIXED is non-nil when the
+changes include edits of the user, APART as in a `qwen-companion-undo-step'.
+UNDONE is non-nil when all was undone at the last comparison.  ASKED
+counts the requests, GENERATION the differences."
   part path state reason before after before-mode
   after-mode from difference present mixed apart undone (asked 0) (generation 0))
 
@@ -60,9 +59,9 @@ differences there have been."
 ;;; Loading
 
 (defun qwen-companion-changes-file-load (file callback)
-  "Get the texts of FILE and their difference; return at once.
-Call CALLBACK without arguments whenever the state of FILE has changed.
-Earlier texts stay until then."
+  "Request the texts of FILE and their difference; return at once.
+Call CALLBACK without arguments whenever the state of FILE changes.
+Keep earlier texts until then."
   (let ((request (cl-incf (qwen-companion-changes-file-asked file))))
     (unless (qwen-companion-changes-file-difference file)
       (setf (qwen-companion-changes-file-state file) 'loading))
@@ -73,13 +72,13 @@ Earlier texts stay until then."
                                       :previous (qwen-companion-changes-file-from file)))))
      (lambda (reply)
        (if (/= request (qwen-companion-changes-file-asked file))
-           (qwen-companion-journal-drop-texts reply)
+           (qwen-companion-journal-delete-texts reply)
          (qwen-companion-changes-file--loaded file reply callback))))))
 
 (defun qwen-companion-changes-file--loaded (file reply callback)
   "Read the texts of FILE in REPLY and have them compared.
 CALLBACK is as in `qwen-companion-changes-file-load'."
-  (pcase-let* ((`((,texts ,before ,after)) (qwen-companion-journal-take-texts reply))
+  (pcase-let* ((`((,texts ,before ,after)) (qwen-companion-journal-read-texts reply))
                (same (and (qwen-companion-changes-file-difference file)
                           (equal before (qwen-companion-changes-file-before file))
                           (equal after (qwen-companion-changes-file-after file)))))
@@ -111,7 +110,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
 (defun qwen-companion-changes-file--compare-again (file callback)
   "Compute again which parts of FILE are undone; its texts are unchanged.
 CALLBACK is as in `qwen-companion-changes-file-load'.  Changes that the
-user has split stay so."
+user has split stay split."
   (let ((difference (qwen-companion-changes-file-difference file)))
     (setf (qwen-companion-changes-file-state file) 'loading
           (qwen-companion-changes-file-difference file) nil)
@@ -130,7 +129,7 @@ user has split stay so."
   (funcall callback))
 
 (defun qwen-companion-changes-file-signature (file)
-  "Return a value, another one whenever FILE has to be drawn again."
+  "Return a value that is a new one whenever FILE must be drawn again."
   (list (qwen-companion-changes-file-state file)
         (qwen-companion-changes-file-reason file)
         (qwen-companion-changes-file-generation file)
@@ -212,7 +211,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
     (coding-system-change-eol-conversion (or coding 'iso-latin-1) 'unix)))
 
 (defun qwen-companion-changes-file--hide-line-ends (buffers)
-  "Make CR LF an LF in BUFFERS if all lines in all of them end so."
+  "Convert CR LF to LF in BUFFERS if all lines in all of them end in CR LF."
   (let ((ends (mapcar (lambda (buffer)
                         (with-current-buffer buffer (qwen-companion-disk-line-end)))
                       buffers)))
@@ -232,7 +231,7 @@ CALLBACK is as in `qwen-companion-changes-file-load'."
 ;;; What is undone
 
 (defun qwen-companion-changes-file--compare-with-present (file difference coding callback)
-  "Drop each change of DIFFERENCE, of FILE, that is undone in its file now.
+  "Drop each change of DIFFERENCE, of FILE, that is undone in the current file.
 CODING is how the file is decoded; CALLBACK is as in
 `qwen-companion-changes-file-load'."
   (let ((path (qwen-companion-changes-file-path file))
@@ -246,7 +245,7 @@ CODING is how the file is decoded; CALLBACK is as in
              (qwen-companion-journal-ask
               'journal-file (list :path name)
               (lambda (reply)
-                (let ((bytes (nth 2 (car (qwen-companion-journal-take-texts reply)))))
+                (let ((bytes (nth 2 (car (qwen-companion-journal-read-texts reply)))))
                   (cond
                    ((and others (null bytes))
                     (ask (car others) nil))
@@ -258,10 +257,10 @@ CODING is how the file is decoded; CALLBACK is as in
 
 (defun qwen-companion-changes-file--compare-with (present request file difference callback)
   "Drop each change of DIFFERENCE, of FILE, that is undone in the buffer PRESENT.
-That is killed.  REQUEST is the number of the request for FILE; CALLBACK
-is as in `qwen-companion-changes-file-load'."
+Then kill PRESENT.  REQUEST is the number of the request for FILE;
+CALLBACK is as in `qwen-companion-changes-file-load'."
   (let ((new (qwen-companion-hunks-new difference)))
-    ;; Where one of the texts has both kinds, those of all stay as they are.
+    ;; If one of the texts has both line ends, convert none of them.
     (unless (or (qwen-companion-changes-file--crlf-p new)
                 (qwen-companion-changes-file--crlf-p
                  (qwen-companion-hunks-old difference)))
@@ -312,7 +311,7 @@ CODING is how its bytes are decoded: BYTES, or those on the disk."
 
 (defun qwen-companion-changes-file--undone (difference found present)
   "Return each change of DIFFERENCE that is undone in the buffer PRESENT.
-FOUND are the hunks by which that differs from the new text."
+FOUND are the hunks by which PRESENT differs from the new text."
   (cl-remove-if-not
    (lambda (change)
      (qwen-companion-changes-file--undone-p difference change found present))
@@ -351,7 +350,7 @@ FOUND is as in `qwen-companion-changes-file--undone'."
                  (qwen-companion-changes-file--subsets others))))))
 
 (defun qwen-companion-changes-file--subsets (list)
-  "Return the subsets of LIST; of a long one, the empty one and itself."
+  "Return the subsets of LIST; for a long list, only nil and LIST itself."
   (if (> (length list) 4)
       (list nil list)
     (let ((all (list nil)))
@@ -360,7 +359,7 @@ FOUND is as in `qwen-companion-changes-file--undone'."
 
 (defun qwen-companion-changes-file--without (difference undone start end)
   "Return the lines from START up to END of the new text, without UNDONE.
-These are changes of DIFFERENCE, none of which is dropped."
+UNDONE are changes of DIFFERENCE, of which none is dropped."
   (let ((new (qwen-companion-hunks-new difference))
         (line start)
         (parts nil))
@@ -413,8 +412,8 @@ Where lines were removed, that is the line before or after them."
   (qwen-companion-hunks-changes (qwen-companion-changes-file-difference file)))
 
 (defun qwen-companion-changes-file-bytes (file dropped-p)
-  "Return the bytes that the agent left in FILE less the dropped parts.
-DROPPED-P is a predicate of a change.  nil means that there is no file."
+  "Return the bytes that the agent left in FILE without the dropped parts.
+DROPPED-P is a predicate of a change.  Return nil for no file."
   (let* ((before (qwen-companion-changes-file-before file))
          (after (qwen-companion-changes-file-after file))
          (changes (qwen-companion-changes-file-changes file))
@@ -468,11 +467,11 @@ DROPPED-P is a predicate of a change.  nil means that there is no file."
                                   line))
                "")))
 
-(defun qwen-companion-changes-file-swap (file list turn label)
-  "Undo each of LIST in FILE, or bring it back if it is undone.
+(defun qwen-companion-changes-file-toggle-undone (file list turn label)
+  "Undo each change in LIST of FILE, or restore it if it is undone.
 Either all of them are undone, or none.  TURN is the id of their turn;
 LABEL describes the action for the journal.  Return the outcome, as in
-`qwen-companion-undo-run'."
+`qwen-companion-undo-apply-steps'."
   (let* ((undo (not (qwen-companion-hunks-change-text (car list))))
          (difference (qwen-companion-changes-file-difference file))
          (base (qwen-companion-changes-file-bytes
@@ -485,7 +484,7 @@ LABEL describes the action for the journal.  Return the outcome, as in
          (before-mode (qwen-companion-changes-file-before-mode file))
          (after-mode (qwen-companion-changes-file-after-mode file))
          (result
-          (cdar (qwen-companion-undo-run
+          (cdar (qwen-companion-undo-apply-steps
                  (list (cons (qwen-companion-changes-file-path file)
                              (make-qwen-companion-undo-step
                               :root (plist-get (qwen-companion-changes-file-part file) :root)
@@ -500,9 +499,9 @@ LABEL describes the action for the journal.  Return the outcome, as in
     result))
 
 (defun qwen-companion-changes-file--note (file difference list undo)
-  "Mark each of LIST as undone in FILE, or as restored if UNDO is nil.
-Do nothing if FILE has been compared again meanwhile, or is about to be:
-DIFFERENCE is the one that LIST is from."
+  "Mark each change in LIST as undone in FILE, or as restored if UNDO is nil.
+LIST is from DIFFERENCE.  Do nothing if FILE has been compared again since,
+or is about to be."
   (when (and (eq 'ready (qwen-companion-changes-file-state file))
              (eq difference (qwen-companion-changes-file-difference file)))
     (dolist (change list)

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; Go from one unseen change of an agent to the next, across files, and do
-;; there what the buffer of changes can do: undo, bring back, mark as seen,
-;; compare, comment.  With `repeat-mode' on, the last key of each command is
-;; enough after the first one.
+;; Go from one unseen change of an agent to the next, across files, with
+;; the commands of the buffer of changes: undo, bring back, mark as seen,
+;; compare, comment.  With `repeat-mode' on, the last key of each command
+;; suffices after the first one.
 
 ;;; Code:
 
@@ -24,11 +24,11 @@
 (require 'qwen-companion-messages)
 (require 'qwen-companion-untrusted)
 
-;;; Where changes are
+;;; Positions of changes
 
 (defun qwen-companion-changes-here--files ()
   "Return each file with an unseen change of an agent, in alphabetical order."
-  (qwen-companion-changes-here--watch)
+  (qwen-companion-changes-here--load-turns)
   (sort (delete-dups
          (cl-loop for turn in (qwen-companion-journal-turns)
                   when (eq 'agent (qwen-companion-turn-who turn))
@@ -37,19 +37,19 @@
                                   collect (qwen-companion-changed-file-path file))))
         #'string<))
 
-(defun qwen-companion-changes-here--watch ()
-  "See to it that each turn is known."
+(defun qwen-companion-changes-here--load-turns ()
+  "Load each turn of the journal."
   (when (eq 'off (qwen-companion-state))
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
   (unless (qwen-companion-journal-watched-p)
     (qwen-companion-journal-watch 'here t)
     (qwen-companion-backend-wait #'qwen-companion-journal-turns 2)))
 
-(defun qwen-companion-changes-here--places ()
+(defun qwen-companion-changes-here--unseen-changes ()
   "Return each unseen change in the current buffer: (POSITION . TURN), in order."
-  (or (qwen-companion-changes-signs-places)
+  (or (qwen-companion-changes-signs-positions)
       (when-let* ((path (qwen-companion-changes-signs-path (current-buffer))))
-        (qwen-companion-changes-here--watch)
+        (qwen-companion-changes-here--load-turns)
         (when (qwen-companion-changes-signs-unseen path)
           (qwen-companion-buffers-widened
             (cl-loop for (line _ turn seen)
@@ -64,7 +64,7 @@
 
 (defun qwen-companion-changes-here--next-file (back)
   "Go to the first unseen change in the next file.
-With BACK, go to the last one in the file before.  Return nil and stay
+With BACK, go to the last one in the previous file.  Return nil and stay
 if there is none."
   (let* ((files (cl-remove-if-not #'file-exists-p (qwen-companion-changes-here--files)))
          (here (or (qwen-companion-changes-signs-path (current-buffer)) ""))
@@ -75,7 +75,7 @@ if there is none."
     (while (and rest (not found))
       (let* ((buffer (find-file-noselect (pop rest)))
              (places (with-current-buffer buffer
-                       (qwen-companion-changes-here--places))))
+                       (qwen-companion-changes-here--unseen-changes))))
         (when places
           (pop-to-buffer-same-window buffer)
           (push-mark nil t)
@@ -86,9 +86,9 @@ if there is none."
 (defun qwen-companion-changes-here--turn ()
   "Return the turn of the change at point, its id, or signal a `user-error'."
   (let* ((path (or (qwen-companion-changes-signs-path (current-buffer))
-                   (user-error "This buffer visits no file of a project")))
+                   (user-error "Not in a file of a project")))
          (start (line-beginning-position)))
-    (qwen-companion-changes-here--watch)
+    (qwen-companion-changes-here--load-turns)
     (or (cl-loop for overlay in (overlays-in start (line-end-position))
                  thereis (overlay-get overlay 'qwen-companion-changes-turn))
         (qwen-companion-turn-id
@@ -109,11 +109,11 @@ if there is none."
 ;;;###autoload
 (defun qwen-companion-changes-next-change (&optional count)
   "Go to the next unseen change of an agent, in this file or another one.
-With COUNT, go on by so many; a negative one goes back."
+Go forward by COUNT changes, back if COUNT is negative."
   (interactive "p")
   (let ((count (or count 1)))
     (dotimes (_ (abs count))
-      (let* ((places (mapcar #'car (qwen-companion-changes-here--places)))
+      (let* ((places (mapcar #'car (qwen-companion-changes-here--unseen-changes)))
              (start (line-beginning-position))
              (place (if (> count 0)
                         (cl-find-if (lambda (place) (> place (line-end-position))) places)
@@ -124,7 +124,7 @@ With COUNT, go on by so many; a negative one goes back."
             (widen))
           (goto-char place))
          ((not (qwen-companion-changes-here--next-file (< count 0)))
-          (user-error "There is no %s unseen change"
+          (user-error "No %s unseen change"
                       (if (> count 0) "further" "earlier"))))))))
 
 ;;;###autoload
@@ -159,7 +159,7 @@ With COUNT, go on by so many; a negative one goes back."
 
 ;;;###autoload
 (defun qwen-companion-changes-compare-with-proposal-here ()
-  "Show how this file was written other than the CLI had proposed."
+  "Show how this file differs from the CLI's proposal."
   (interactive)
   (qwen-companion-changes-here--call #'qwen-companion-changes-compare-with-proposal))
 

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; The buffer is made of items (qwen-companion-items.el): the heading of a
-;; turn, that of a file, and its hunks.  Here is what is shown of the journal,
-;; how it is worded and drawn, and what is at point.
+;; The buffer is made of items (qwen-companion-items.el): headings of turns,
+;; headings of files, and hunks.  This file selects what is shown of the
+;; journal, words and draws it, and finds the item at point.
 
 ;;; Code:
 
@@ -43,20 +43,20 @@
 (defconst qwen-companion-changes-items-buffer-name "*qwen-companion changes*")
 
 (defconst qwen-companion-changes-items--chunk 30
-  "Headings of files that may be made at once: about 2 ms of work.
-Where more than 600 are drawn, it is a twentieth of these.")
+  "Headings of files made in one update: about 2 ms of work.
+If more than 600 are drawn, one twentieth of them is made.")
 
 (defconst qwen-companion-changes-items--pause 0.01
-  "Seconds of pause for keys before more of them are made.")
+  "Seconds between two parts of an update, in which keys are handled.")
 
 (defconst qwen-companion-changes-items--delay 0.1
-  "Seconds during which news are collected before the buffer is updated.")
+  "Seconds in which changes are collected before the buffer is updated.")
 
 (defconst qwen-companion-changes-items--page-lines 1000
-  "Lines of a file after which no more hunks are shown until RET asks for them.")
+  "Lines of a file after which hunks are hidden behind a button.")
 
 (defconst qwen-companion-changes-items--context 3
-  "Lines of context around hunks at first.")
+  "Initial lines of context around hunks.")
 
 (cl-defstruct (qwen-companion-changes-items-group
                (:constructor qwen-companion-changes-items--make-group (id part files))
@@ -72,16 +72,16 @@ journal, as in a request, and FILES is a list in the form of
   (plist-get (qwen-companion-changes-items-group-part group) :root))
 
 (defun qwen-companion-changes-items-group-turn (group)
-  "Return the id of the turn that GROUP is, or nil for a longer stretch."
+  "Return the turn id of GROUP, or nil if GROUP is not a single turn."
   (let ((part (qwen-companion-changes-items-group-part group)))
     (and (eq 'turn (plist-get part :scope))
          (plist-get part :turn))))
 
 (defvar-local qwen-companion-changes-items-scope 'turns
   "The visible scope: `turns', `look', `commit', (since TURN) or (session ID).
-Of the root, a worktree, `merge', what merging it would change in the main
-tree, `begun', what differs from where it began, or (tree OTHER), what
-differs from the worktree OTHER.")
+For a root that is a worktree also `merge', the changes that a merge would
+make in the main tree; `begun', the differences from its start; or (tree
+OTHER), the differences from the worktree OTHER.")
 (defun qwen-companion-changes-items-difference-p ()
   "Return non-nil when the visible scope is a difference of a worktree."
   (memq (or (car-safe qwen-companion-changes-items-scope) qwen-companion-changes-items-scope)
@@ -92,44 +92,45 @@ differs from the worktree OTHER.")
 (defvar-local qwen-companion-changes-items-all nil
   "Non-nil to include changes that were already seen when the buffer was opened.")
 (defvar-local qwen-companion-changes-items-seen nil
-  "Hash table of changes seen then: (TURN . PATH) to t or a list of keys.")
-(defvar-local qwen-companion-changes-items-fresh nil
+  "Hash table of changes seen when the buffer was opened.
+It maps (TURN . PATH) to t or a list of keys.")
+(defvar-local qwen-companion-changes-items-auto-unfold nil
   "Non-nil in a list just opened, whose newest turn is unfolded.
-Once there is one it is (KEY . END): its key, and until when a newer one
-takes its place, as by `float-time'.")
+After that it is (KEY . END): the key of that turn, and the time until
+which a newer turn is unfolded instead, as by `float-time'.")
 (defvar-local qwen-companion-changes-items-views nil
   "Hash table of the `qwen-companion-changes-file's by (GROUP . PATH).")
 (defvar-local qwen-companion-changes-items-headings nil
   "Hash table of the items of the headings of files, by (GROUP . PATH).
-Updating a thousand files would spend its time on making them anew.")
-(defvar-local qwen-companion-changes-items--room nil
-  "How many headings of files may still be made in the update that goes on.
-Below 0, some are missing, or not as they should be.")
-(defvar-local qwen-companion-changes-items-nets nil
-  "Alist of roots and the files that the journal has told for the scope.
-The cdr is a list of files, or a string, the reason why there is none.")
-(defvar-local qwen-companion-changes-items--net-request nil
+Reusing them saves most of the time of an update of a thousand files.")
+(defvar-local qwen-companion-changes-items--budget nil
+  "Headings of files that the current update may still make.
+A negative number means that some are missing or outdated.")
+(defvar-local qwen-companion-changes-items-scope-files nil
+  "Alist from roots to the files of the scope, from the journal.
+The cdr is a list of files, or a string, the reason for having none.")
+(defvar-local qwen-companion-changes-items--scope-request nil
   "Number of the last request for the files of the scope.")
 (defvar-local qwen-companion-changes-items-root nil
   "The only root that is shown, nil for all.")
-(defvar-local qwen-companion-changes-items-lines qwen-companion-changes-items--context
+(defvar-local qwen-companion-changes-items-context-lines qwen-companion-changes-items--context
   "Lines of context around hunks.")
 (defvar-local qwen-companion-changes-items-whole nil
-  "Keys of the files all of whose hunks are shown.")
+  "Keys of the files whose hunks are all shown.")
 (defvar-local qwen-companion-changes-items-comments nil
-  "The comments that have not been sent.")
-(defvar-local qwen-companion-changes-items-unmarked nil
-  "Where point was when an update had changed the marked lines, or nil.")
+  "The unsent comments.")
+(defvar-local qwen-companion-changes-items-stale-point nil
+  "Position of point when an update changed lines of the region, or nil.")
 (defvar-local qwen-companion-changes-items-arrows nil
   "Non-nil when the signs of headings can be displayed.")
 
 (defvar qwen-companion-changes-items-drawn-hook nil
   "Hook run when items have been drawn, in the buffer of changes.")
 
-;;; What is to be shown
+;;; Selection
 
 (defun qwen-companion-changes-items--scope-of (kind)
-  "Return the turn or the session that limits the scope, if it is of KIND."
+  "Return the turn or session that limits the scope, if the scope is of KIND."
   (and (eq kind (car-safe qwen-companion-changes-items-scope))
        (cadr qwen-companion-changes-items-scope)))
 
@@ -181,7 +182,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
             (qwen-companion-changes-items--first
              #'qwen-companion-changes-items--unreviewed-p files)
           files)))
-     qwen-companion-changes-items-nets)))
+     qwen-companion-changes-items-scope-files)))
 
 (defun qwen-companion-changes-items--part (root)
   "Return the part of the journal of ROOT for the scope, as in a request."
@@ -192,7 +193,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
         :other (qwen-companion-changes-items--scope-of 'tree)))
 
 (defun qwen-companion-changes-items--turn-group (turn)
-  "Return the unseen part of the group of TURN, or nil if all is seen."
+  "Return the group of TURN with its unseen files, or nil if all are seen."
   (let* ((id (qwen-companion-turn-id turn))
          (files (qwen-companion-turn-files turn))
          (shown (cl-remove-if
@@ -209,7 +210,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
         #'qwen-companion-changes-items--unreviewed-p shown)))))
 
 (defun qwen-companion-changes-items-note-seen ()
-  "Hide each change that is marked as seen by now."
+  "Hide each change that is now marked as seen."
   (setq qwen-companion-changes-items-seen (make-hash-table :test #'equal))
   (dolist (turn (qwen-companion-journal-turns))
     (dolist (file (qwen-companion-turn-files turn))
@@ -221,7 +222,7 @@ The cdr is a list of files, or a string, the reason why there is none.")
 
 (defun qwen-companion-changes-items--seen-keys (group path &optional now)
   "Return the keys of the hunks seen in PATH of GROUP when the buffer opened.
-With NOW non-nil, return those seen by now."
+With NOW non-nil, return those seen now."
   (let ((turn (qwen-companion-changes-items-group-turn group)))
     (if (and turn (not now))
         (let ((seen (gethash (cons turn path) qwen-companion-changes-items-seen)))
@@ -236,12 +237,12 @@ With NOW non-nil, return those seen by now."
       (list qwen-companion-changes-items-root)
     (qwen-companion-journal-roots)))
 
-(defun qwen-companion-changes-items-request-nets ()
-  "Ask for the files of the scope, unless each turn is shown by itself."
+(defun qwen-companion-changes-items-request-scope-files ()
+  "Request the files of the scope, unless each turn is shown by itself."
   (let ((scope qwen-companion-changes-items-scope)
         (buffer (current-buffer))
-        (number (setq qwen-companion-changes-items--net-request
-                      (1+ (or qwen-companion-changes-items--net-request 0)))))
+        (number (setq qwen-companion-changes-items--scope-request
+                      (1+ (or qwen-companion-changes-items--scope-request 0)))))
     (unless (eq scope 'turns)
       (dolist (root (if-let* ((turn (qwen-companion-journal-turn
                                      (qwen-companion-changes-items--scope-of 'since))))
@@ -251,8 +252,8 @@ With NOW non-nil, return those seen by now."
          'journal-files (qwen-companion-changes-items--part root)
          (lambda (reply)
            (qwen-companion-buffers-when-live buffer
-             (when (= number qwen-companion-changes-items--net-request)
-               (setf (alist-get root qwen-companion-changes-items-nets nil nil #'equal)
+             (when (= number qwen-companion-changes-items--scope-request)
+               (setf (alist-get root qwen-companion-changes-items-scope-files nil nil #'equal)
                      (or (qwen-companion-journal-error reply)
                          (qwen-companion-journal-reply-files reply)))
                (qwen-companion-changes-items-update)))))))))
@@ -280,7 +281,7 @@ With NOW non-nil, return those seen by now."
                'face 'diff-indicator-removed)))
 
 (defun qwen-companion-changes-items-time (milliseconds)
-  "Return the time MILLISECONDS as text, with the day if it is not today's."
+  "Return the time MILLISECONDS as text, with the date unless it is today."
   (let ((time (seconds-to-time (/ milliseconds 1000.0))))
     (if (equal (format-time-string "%F" time) (format-time-string "%F"))
         (format-time-string "%H:%M" time)
@@ -292,8 +293,8 @@ With NOW non-nil, return those seen by now."
     (car (split-string (qwen-companion-untrusted-line client) " [0-9]"))))
 
 (defun qwen-companion-changes-items-author (client start)
-  "Return in words CLIENT, with its version, and when its turn began.
-START is in milliseconds since the epoch."
+  "Return the name and version of CLIENT, and the time its turn began.
+START is that time in milliseconds since the epoch."
   (concat (if (string-empty-p (or client "")) "A CLI"
             (qwen-companion-untrusted-line client))
           ", " (qwen-companion-changes-items-time start)))
@@ -304,7 +305,7 @@ START is in milliseconds since the epoch."
     (mapconcat #'qwen-companion-untrusted-line models ", ")))
 
 (defun qwen-companion-changes-items-help (id)
-  "Return in words who worked in the turn ID, and its prompt, whole if known.
+  "Describe the CLI and models of the turn ID, with its prompt, whole if known.
 Add the plan that was approved in the turn."
   (if-let* ((known (qwen-companion-journal-prompt id)))
       (pcase-let ((`(,origin . ,prompt) known))
@@ -328,15 +329,15 @@ Add the plan that was approved in the turn."
               "\n"
               (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))))))
 
-;; One property in place of two, on each piece of each heading.
+;; One text property instead of two, on each piece of each heading.
 (setplist 'qwen-companion-changes-items--heading '(mouse-face highlight follow-link t))
 
 (defvar qwen-companion-changes-items--today nil
-  "Today's date while the wanted items are collected; it is asked for once.")
+  "Today's date, computed once for each collection of the wanted items.")
 
 (defun qwen-companion-changes-items--heading (group)
   "Return the item of the heading of GROUP.
-Its text is made when it is drawn: most of hundreds stay as they are."
+Its text is made when it is drawn: of hundreds, most do not change."
   (let* ((id (qwen-companion-changes-items-group-id group))
          (key (list 'group id))
          (turn (and (stringp id) (qwen-companion-journal-turn id)))
@@ -348,7 +349,7 @@ Its text is made when it is drawn: most of hundreds stay as they are."
                       (and (member key qwen-companion-items-toggled) t)
                       undone
                       (and roots t)
-                      ;; The time of a turn of another day has its date.
+                      ;; The heading of a turn of another day has the date.
                       qwen-companion-changes-items--today)
                 (lambda ()
                   (insert (qwen-companion-changes-items--make-heading
@@ -410,7 +411,7 @@ UNDONE is as by `qwen-companion-changes-items-undone'."
        (qwen-companion-changes-items--label "  seen")))))
 
 (defun qwen-companion-changes-items--undone-words (turn undone)
-  "Return in words what of TURN was taken back, nil for nothing.
+  "Describe the undone or rewound part of TURN; return nil for none.
 UNDONE is as by `qwen-companion-changes-items-undone'."
   (let ((files (pcase undone
                  ('t "undone")
@@ -446,8 +447,8 @@ UNDONE is as by `qwen-companion-changes-items-undone'."
 
 (defun qwen-companion-changes-items--file-heading (group file)
   "Return the item of the heading of FILE in GROUP.
-Make it only if something of it is new.  If too many have been made, it
-may be an old one, or nil."
+Reuse it if nothing in it has changed.  If too many have been made, return
+an outdated one, or nil."
   (let* ((path (qwen-companion-changed-file-path file))
          (place (cons (qwen-companion-changes-items-group-id group) path))
          (view (and (> (hash-table-count qwen-companion-changes-items-views) 0)
@@ -459,7 +460,7 @@ may be an old one, or nil."
     (pcase known
       (`(,_ (,(pred (eq file)) ,(pred (eq open)) ,(pred (eq undone))) . ,_)
        known)
-      ((guard (or open (> (cl-decf qwen-companion-changes-items--room) -1)))
+      ((guard (or open (> (cl-decf qwen-companion-changes-items--budget) -1)))
        (puthash place
                 ;; The texts of 3,000 would make each collection of garbage
                 ;; longer by a third.
@@ -558,18 +559,18 @@ may be an old one, or nil."
 
 (defun qwen-companion-changes-items--unfold-first (groups)
   "Unfold the first of GROUPS, in a list that has just been opened.
-The turns of several roots come one after the other: within a second, one
-that is newer, but had begun by then, is unfolded in its place."
-  (pcase-let* ((`(,old . ,end) (if (consp qwen-companion-changes-items-fresh)
-                                   qwen-companion-changes-items-fresh
+The turns of several roots arrive one after the other.  Within a second,
+unfold a newer one that had already begun instead."
+  (pcase-let* ((`(,old . ,end) (if (consp qwen-companion-changes-items-auto-unfold)
+                                   qwen-companion-changes-items-auto-unfold
                                  (cons nil (1+ (float-time)))))
                (id (qwen-companion-changes-items-group-id (car groups)))
                (start (qwen-companion-turn-start (qwen-companion-journal-turn id))))
     (cond ((or (> (float-time) end)
                (and old (> (or start 0) (* 1000 (1- end)))))
-           (setq qwen-companion-changes-items-fresh nil))
+           (setq qwen-companion-changes-items-auto-unfold nil))
           ((not (equal old (list 'group id)))
-           (setq qwen-companion-changes-items-fresh (cons (list 'group id) end)
+           (setq qwen-companion-changes-items-auto-unfold (cons (list 'group id) end)
                  qwen-companion-items-toggled
                  (cons (list 'group id) (delete old qwen-companion-items-toggled)))))))
 
@@ -578,7 +579,7 @@ that is newer, but had begun by then, is unfolded in its place."
 INSERT is a text, or a function that inserts one at point."
   (let ((groups (qwen-companion-changes-items--groups))
         (qwen-companion-changes-items--today (format-time-string "%F")))
-    (when (and qwen-companion-changes-items-fresh groups)
+    (when (and qwen-companion-changes-items-auto-unfold groups)
       (qwen-companion-changes-items--unfold-first groups))
     (nconc (qwen-companion-changes-items--problem-items)
            (or (mapcan #'qwen-companion-changes-items--group-items groups)
@@ -598,7 +599,7 @@ INSERT is a text, or a function that inserts one at point."
    ((not (eq 'ready (qwen-companion-state)))
     (format "The companion is not ready (%s)." (qwen-companion-state)))
    ((not (eq qwen-companion-changes-items-scope 'turns))
-    (if qwen-companion-changes-items-nets "Nothing was changed." "Asking..."))
+    (if qwen-companion-changes-items-scope-files "Nothing was changed." "Asking..."))
    ((hash-table-empty-p qwen-companion-changes-items-seen)
     "No CLI has changed a file yet.")
    (t "All changes have been seen; v a shows them.")))
@@ -639,10 +640,10 @@ They are as in `qwen-companion-changes-items--wanted-items'."
          (list
           (cons body
                 (cons (if (and drawn (eq 'loading (qwen-companion-changes-file-state view)))
-                          ;; The shown hunks stay until the new ones have come.
+                          ;; Show the old hunks until the new ones arrive.
                           drawn
                         (list (qwen-companion-changes-file-signature view)
-                              qwen-companion-changes-items-lines
+                              qwen-companion-changes-items-context-lines
                               qwen-companion-changes-items-all
                               (and (member key qwen-companion-changes-items-whole) t)
                               (qwen-companion-changes-items--seen-keys group path)
@@ -651,7 +652,7 @@ They are as in `qwen-companion-changes-items--wanted-items'."
                         (qwen-companion-changes-items--insert-body group view))))))))))
 
 (defun qwen-companion-changes-items--view (group path)
-  "Return the texts of PATH in GROUP; they are asked for if they are not there."
+  "Return the view of PATH in GROUP; request its texts if they are missing."
   (let ((place (cons (qwen-companion-changes-items-group-id group) path)))
     (or (gethash place qwen-companion-changes-items-views)
         (let ((view (make-qwen-companion-changes-file
@@ -682,7 +683,7 @@ They are as in `qwen-companion-changes-items--wanted-items'."
                          'face 'warning)))
     ('binary
      (insert (qwen-companion-changes-items--label
-              (format "    Not a text: %s, was %s.  k undoes all of it.\n"
+              (format "    Binary file: %s, was %s.  k undoes all of it.\n"
                       (qwen-companion-changes-items--size
                        (qwen-companion-changes-file-after view))
                       (qwen-companion-changes-items--size
@@ -690,15 +691,15 @@ They are as in `qwen-companion-changes-items--wanted-items'."
     (_ (insert (qwen-companion-changes-items--label "    Comparing...\n")))))
 
 (defun qwen-companion-changes-items--size (bytes)
-  "Return how long BYTES are, in words; nil means that there was no file."
-  (if bytes (format "%d bytes" (length bytes)) "not there"))
+  "Return the length of BYTES in words; nil means that there was no file."
+  (if bytes (format "%d bytes" (length bytes)) "no file"))
 
 (defun qwen-companion-changes-items--hunks (group view)
-  "Return (SHOWN . COUNT): the hunks of VIEW in GROUP, and how many were seen."
+  "Return (SHOWN . COUNT): the hunks of VIEW in GROUP, and the number of seen ones."
   (let* ((difference (qwen-companion-changes-file-difference view))
          (all (qwen-companion-hunks-group
                (qwen-companion-hunks-changes difference)
-               qwen-companion-changes-items-lines
+               qwen-companion-changes-items-context-lines
                (qwen-companion-hunks-line-count
                 (qwen-companion-hunks-old difference))))
          (keys (and (not qwen-companion-changes-items-all)
@@ -737,7 +738,7 @@ They are as in `qwen-companion-changes-items--wanted-items'."
         (cl-incf lines (count-lines start (point)))))
     (when hunks
       (qwen-companion-hunks-view-draw-button
-       (format "%d more hunk%s: RET here shows them"
+       (format "%d more hunk%s (RET shows them)"
                (length hunks) (if (cdr hunks) "s" ""))
        (lambda ()
          (push key qwen-companion-changes-items-whole)
@@ -755,15 +756,15 @@ They are as in `qwen-companion-changes-items--wanted-items'."
 
 (defun qwen-companion-changes-items-update ()
   "Bring the current buffer up to date.
-Only what has changed is replaced; point, the mark and the windows stay.
-Of very many files, some come in a moment."
-  (setq qwen-companion-changes-items--room
-        ;; To go through those that are drawn takes time too.
+Replace only what has changed, and keep point, the mark and the windows.
+Draw some of very many files a moment later."
+  (setq qwen-companion-changes-items--budget
+        ;; Going through the drawn items takes time too.
         (max qwen-companion-changes-items--chunk
              (/ (hash-table-count qwen-companion-changes-items-headings) 20)))
   (let ((wanted (qwen-companion-changes-items--wanted-items)))
     (force-mode-line-update)
-    (when (< qwen-companion-changes-items--room 0)
+    (when (< qwen-companion-changes-items--budget 0)
       (qwen-companion-timers-update-soon qwen-companion-changes-items--pause))
     (let ((marked (qwen-companion-changes-items--marked-text)))
       (when (qwen-companion-items-update
@@ -774,7 +775,7 @@ Of very many files, some come in a moment."
         (set-buffer-modified-p nil)
         (unless (equal marked (qwen-companion-changes-items--marked-text))
           (deactivate-mark)
-          (setq qwen-companion-changes-items-unmarked (point)))))))
+          (setq qwen-companion-changes-items-stale-point (point)))))))
 
 (defun qwen-companion-changes-items--marked-text ()
   "Return the text of the active region, or nil."
@@ -782,7 +783,7 @@ Of very many files, some come in a moment."
        (buffer-substring-no-properties (region-beginning) (region-end))))
 
 (defun qwen-companion-changes-items-reload (paths)
-  "Reload the visible part of PATHS, or of all if t; forget the hidden part."
+  "Reload the visible views of PATHS, or of all files if t; forget hidden ones."
   (maphash
    (lambda (place view)
      (when (or (eq paths t) (member (cdr place) paths))
@@ -793,19 +794,19 @@ Of very many files, some come in a moment."
    qwen-companion-changes-items-views))
 
 (defun qwen-companion-changes-items-reload-shown (paths)
-  "Load the visible part of PATHS again, in the list if there is one."
+  "Reload the visible views of PATHS, if there is a list."
   (when-let* ((buffer (qwen-companion-changes-items-buffer)))
     (with-current-buffer buffer
       (qwen-companion-changes-items-reload paths)
       (qwen-companion-changes-items-update))))
 
-;;; What is at point
+;;; The item at point
 
 (defun qwen-companion-changes-items-group-at-point ()
   "Return the group at point, or signal a `user-error'."
   (or (when-let* ((key (qwen-companion-items-key-at (point))))
         (qwen-companion-changes-items-group-of (cadr key)))
-      (user-error "There is no turn here")))
+      (user-error "Not on a turn")))
 
 (defun qwen-companion-changes-items-path-at-point ()
   "Return the file at point, or nil on the heading of a turn."
@@ -814,7 +815,7 @@ Of very many files, some come in a moment."
 
 (defun qwen-companion-changes-items-view-at-point (&optional any)
   "Return the view at point, or nil on the heading of a turn or a folded file.
-If it is being loaded, wait for that, unless ANY is non-nil."
+If it is being loaded, wait until it is ready, unless ANY is non-nil."
   (pcase (qwen-companion-items-key-at (point))
     (`(,(or 'file 'body) ,group ,path)
      (when-let* ((view (gethash (cons group path) qwen-companion-changes-items-views)))
@@ -823,7 +824,7 @@ If it is being loaded, wait for that, unless ANY is non-nil."
        view))))
 
 (defconst qwen-companion-changes-items--patience 2
-  "Seconds that a key waits for a file that is being looked at again.")
+  "Seconds that a key waits for a file that is being compared again.")
 
 (defun qwen-companion-changes-items-await-ready (view)
   "Wait a moment while VIEW is being loaded; signal a `user-error' if it still is."
@@ -843,7 +844,7 @@ The error is a `user-error'; the buffer is updated before it."
   (unless (eq (qwen-companion-hunks-view-difference-at (point))
               (qwen-companion-changes-file-difference view))
     (qwen-companion-changes-items-update)
-    (user-error "This has just changed; look at what is shown now"))
+    (user-error "This has just changed; check the new text and try again"))
   view)
 
 (defun qwen-companion-changes-items-targets ()
@@ -886,7 +887,7 @@ Leave out those that are undone themselves."
              :key #'qwen-companion-changes-items-undone))
 
 (defun qwen-companion-changes-items-undone (turn)
-  "Return t when TURN is undone, `partly' when a part of it is, else nil."
+  "Return t when all of TURN is undone, `partly' when only a part, else nil."
   (when-let* ((undoings (qwen-companion-changes-items--undoings (qwen-companion-turn-id turn)))
               (files (qwen-companion-turn-files turn)))
     (let ((back (make-hash-table :test #'equal)))
@@ -906,9 +907,9 @@ Leave out those that are undone themselves."
         'partly))))
 
 (defun qwen-companion-changes-items--file-undone-p (file back)
-  "Return non-nil when BACK has as many lines back as FILE took.
-BACK is (ADDED . DELETED), or nil if no undoing touches FILE.  Of a renamed
-file, only see whether there is one."
+  "Return non-nil when BACK, the undone lines, matches the lines of FILE.
+BACK is (ADDED . DELETED), or nil if no undoing touches FILE.  For a
+renamed file, any undoing counts."
   (and back
        (or (eq 'renamed (qwen-companion-changed-file-kind file))
            (and (= (qwen-companion-changed-file-added file) (cdr back))
@@ -925,7 +926,7 @@ file, only see whether there is one."
   "Return the group and the file at point, (GROUP . PATH), or signal an error."
   (cons (qwen-companion-changes-items-group-at-point)
         (or (qwen-companion-changes-items-path-at-point)
-            (qwen-companion-header-error "There is no file here; \\[qwen-companion-changes-toggle-fold] unfolds a turn"))))
+            (qwen-companion-header-error "Not on a file; \\[qwen-companion-changes-toggle-fold] unfolds a turn"))))
 
 (defun qwen-companion-changes-items-await-view (group path)
   "Return the view of PATH in GROUP when it is loaded."
@@ -934,7 +935,7 @@ file, only see whether there is one."
     (while (progn
              (setq view (qwen-companion-changes-items--view group path))
              (qwen-companion-changes-items--wait-for view (- end (float-time)))
-             ;; News of the file make a view forgotten that is not shown.
+             ;; A change of the file discards a view that is not shown.
              (and (null (qwen-companion-changes-file-state view))
                   (< (float-time) end))))
     (unless (memq (qwen-companion-changes-file-state view) '(ready binary))
@@ -954,7 +955,7 @@ file, only see whether there is one."
                             (file-name-nondirectory qwen-companion-changes-items-root)))))
      (2 . ,(when qwen-companion-changes-items-client
              (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
-     (3 . ,(when qwen-companion-changes-items-all "seen too"))
+     (3 . ,(when qwen-companion-changes-items-all "including seen"))
      (0 . ,(when qwen-companion-changes-items-comments
              (format "%d comment%s: %s" (length qwen-companion-changes-items-comments)
                      (if (cdr qwen-companion-changes-items-comments) "s" "")

@@ -6,11 +6,11 @@
 
 ;;; Commentary:
 
-;; What an agent changed in a git worktree is merged into the main tree: a
-;; region of lines, a hunk, a file, a turn or all of it.  The base is the text
-;; before the agent's change, "mine" the file or buffer in the main tree.  It
-;; is a turn of the journal there, which can be undone, and no git merge:
-;; nothing is committed, and branches stay as they are.
+;; Merge an agent's changes in a git worktree into the main tree: a region of
+;; lines, a hunk, a file, a turn or all.  The base is the text before the
+;; agent's change, "mine" the file or buffer in the main tree.  The merge is a
+;; turn of the main tree's journal and can be undone.  It is no git merge:
+;; nothing is committed, and branches do not change.
 
 ;;; Code:
 
@@ -30,7 +30,7 @@
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-changes-merge--words
-  '("merged" . "The main tree has this already")
+  '("merged" . "The main tree already has this")
   "The words for a report, as in `qwen-companion-changes-undo-report'.")
 
 (defconst qwen-companion-changes-merge--limit 60
@@ -38,21 +38,21 @@
 
 (defun qwen-companion-changes-merge ()
   "Merge what is at point in a worktree into the main tree of its repository.
-That is the region's lines, the hunk, the file or the turn, without what is
-undone.  Edits in the main tree stay, also unsaved ones, and it can be
-undone there.  Nothing is committed; to merge the branch use git."
+That is the region's lines, the hunk, the file or the turn, without undone
+changes.  Edits in the main tree stay, unsaved ones too, and the merge can
+be undone there.  Nothing is committed; use git to merge the branch."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes-undo-call-on-views #'qwen-companion-changes-merge--run))
 
 (defun qwen-companion-changes-merge--run (group views &optional changes)
-  "Merge what VIEWS, of files in GROUP, show into the main tree.
-With CHANGES, only these are wanted, of the only view."
+  "Merge each change shown by VIEWS, of files in GROUP, into the main tree.
+With CHANGES, merge only these, of the only view."
   (let* ((tree (qwen-companion-changes-items-group-root group))
          (name (file-name-nondirectory tree))
          (title (unless (memq (plist-get (qwen-companion-changes-items-group-part group) :scope)
                               '(merge begun tree))
                   (qwen-companion-changes-undo-title group)))
-         ;; Of a worktree that is removed there are the texts of the turn.
+         ;; For a removed worktree, only the texts of the turn are left.
          (removed (not (or (file-remote-p tree) (file-directory-p tree))))
          (main (funcall (if removed #'qwen-companion-changes-merge--choose #'identity)
                         (qwen-companion-changes-merge--main tree)))
@@ -60,7 +60,7 @@ With CHANGES, only these are wanted, of the only view."
                                     (qwen-companion-changes-merge--step
                                      view main
                                      (or (and removed t) changes
-                                         (qwen-companion-changes-merge--kept view))))
+                                         (qwen-companion-changes-merge--changes view))))
                                   views)))
          (paths (mapcar #'qwen-companion-undo-step-path steps)))
     (unless steps
@@ -78,10 +78,10 @@ With CHANGES, only these are wanted, of the only view."
                               group (qwen-companion-changes-file-path view)))
                            (if removed
                                views
-                             (seq-filter #'qwen-companion-changes-merge--kept views)))
+                             (seq-filter #'qwen-companion-changes-merge--changes views)))
                    'merge))))
     (qwen-companion-changes-undo-report
-     (qwen-companion-undo-run
+     (qwen-companion-undo-apply-steps
       (qwen-companion-changes-merge--in-order steps)
       (qwen-companion-changes-undo-turn-of
        group (mapcar #'qwen-companion-changes-file-path views))
@@ -90,8 +90,8 @@ With CHANGES, only these are wanted, of the only view."
      (length steps) qwen-companion-changes-merge--words)))
 
 (defun qwen-companion-changes-merge-root (tree)
-  "Merge all that differs in the worktree TREE into the main tree.
-Whoever has changed it, committed or not."
+  "Merge all differences of the worktree TREE into the main tree.
+Include committed changes and those of any author."
   (let* ((main (qwen-companion-changes-merge--main tree))
          (part (list :root tree :scope 'merge :turn nil :session nil))
          (files (qwen-companion-journal-reply-files
@@ -100,7 +100,7 @@ Whoever has changed it, committed or not."
                         :key #'qwen-companion-turn-root :test #'equal))
          (name (file-name-nondirectory tree)))
     (unless files
-      (user-error "The main tree has all of %s already"
+      (user-error "The main tree already has all of %s"
                   (qwen-companion-untrusted-text name)))
     (qwen-companion-undo-confirm
      (mapcar (lambda (file)
@@ -124,8 +124,8 @@ Whoever has changed it, committed or not."
    (qwen-companion-journal-await 'journal-merge (list :root tree) 60)))
 
 (defun qwen-companion-changes-merge--choose (main)
-  "Return the tree into which to bring files of a worktree that is removed.
-It is the tree MAIN or a new worktree, which git makes."
+  "Return the tree for the files of a removed worktree.
+It is the tree MAIN or a new worktree, made by git."
   (pcase (read-char-choice
           (format "The worktree is removed.  Bring its files into [m] %s, [w] a new worktree, [q] quit: "
                   (qwen-companion-untrusted-text (abbreviate-file-name main)))
@@ -138,11 +138,11 @@ It is the tree MAIN or a new worktree, which git makes."
           (message "Making the worktree (C-g stops waiting)...")
           (or (qwen-companion-backend-wait (lambda () made)
                                            qwen-companion-changes-merge--limit)
-              (user-error "Git has not made the worktree; see the buffer *Messages*"))))
+              (user-error "Git did not make the worktree; see the buffer *Messages*"))))
     (_ (keyboard-quit))))
 
 (defun qwen-companion-changes-merge--counterpart (path tree main)
-  "Return the file of the tree MAIN that PATH of TREE stands for; nil for nil."
+  "Return the file of the tree MAIN that corresponds to PATH of TREE; nil for nil."
   (and path (expand-file-name (file-relative-name path tree) main)))
 
 (defun qwen-companion-changes-merge--in-main (tree main step)
@@ -157,7 +157,7 @@ It is the tree MAIN or a new worktree, which git makes."
          (qwen-companion-undo-step-from step) tree main))
   step)
 
-(defun qwen-companion-changes-merge--kept (view)
+(defun qwen-companion-changes-merge--changes (view)
   "Return each change of VIEW that is not undone; t if it has no text."
   (or (not (eq 'ready (qwen-companion-changes-file-state view)))
       (null (qwen-companion-changes-file-changes view))
@@ -166,8 +166,8 @@ It is the tree MAIN or a new worktree, which git makes."
 
 (defun qwen-companion-changes-merge--step (view main list)
   "Return the step that merges each change in LIST, of VIEW, into the tree MAIN.
-LIST is t for all of a file without a text.  Return nil if none of them is
-left in the worktree."
+LIST is t for a whole binary file.  Return nil if no change is left in the
+worktree."
   (let* ((changes (if (listp list)
                       (cl-remove-if #'qwen-companion-hunks-change-text list)
                     list))
@@ -190,8 +190,8 @@ left in the worktree."
         :binary (eq 'binary (qwen-companion-changes-file-state view)))))))
 
 (defun qwen-companion-changes-merge--in-order (list)
-  "Return LIST in order, in the form for `qwen-companion-undo-run'.
-What is deleted comes first and what is new last, so that names are free."
+  "Return LIST in order, in the form for `qwen-companion-undo-apply-steps'.
+Deletions come first and new files last, so that names are free."
   (mapcar (lambda (step) (cons (qwen-companion-undo-step-path step) step))
           (seq-sort-by (lambda (step)
                          (cond ((null (qwen-companion-undo-step-target step)) 0)

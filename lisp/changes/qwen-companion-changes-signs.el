@@ -6,10 +6,9 @@
 
 ;;; Commentary:
 
-;; In a buffer that visits a file, the lines that agents have written and the
-;; user has not marked as seen have a sign: in the fringe, or where there is
-;; none in the margin.  The journal says which lines, as they are on disk, so
-;; buffers with unsaved text keep the signs they have.
+;; In a buffer that visits a file, unseen lines by agents have a sign in the
+;; fringe, or in the margin if there is no fringe.  The journal has the line
+;; numbers on disk, so buffers with unsaved text keep their signs.
 
 ;;; Code:
 
@@ -24,9 +23,9 @@
 
 (defcustom qwen-companion-changes-signs t
   "Whether lines that agents have written are marked in their files.
-Those are the lines that you have not marked as seen yet, see
-`qwen-companion-changes'.  The signs are in the left fringe, and in the
-left margin where there is no fringe."
+Only lines that you have not marked as seen have signs, see
+`qwen-companion-changes'.  The signs are in the left fringe, or in the left
+margin if there is no fringe."
   :group 'qwen-companion
   :type 'boolean
   :set (lambda (symbol value)
@@ -47,10 +46,10 @@ Where diff-hl is loaded, its faces are used."
   :group 'qwen-companion)
 
 (defconst qwen-companion-changes-signs--delay 0.2
-  "Seconds during which news are collected before signs are updated.")
+  "Seconds in which changes are collected before signs are updated.")
 
 (defconst qwen-companion-changes-signs--limit 2000
-  "Most lines of a buffer that get signs.")
+  "Maximum number of lines of a buffer with signs.")
 
 (define-fringe-bitmap 'qwen-companion-changes-sign [#b11110000] nil nil '(center t))
 (define-fringe-bitmap 'qwen-companion-changes-sign-deleted
@@ -102,7 +101,7 @@ Where diff-hl is loaded, its faces are used."
       (qwen-companion-changes-signs--request))))
 
 (defun qwen-companion-changes-signs--request ()
-  "Ask which lines of the current buffer get signs, or remove them all."
+  "Request the lines of the current buffer to mark, or remove all signs."
   (let ((path (qwen-companion-changes-signs-path (current-buffer)))
         (buffer (current-buffer)))
     (cond
@@ -125,8 +124,8 @@ Where diff-hl is loaded, its faces are used."
 
 (defun qwen-companion-changes-signs--show (spans)
   "Mark SPANS in the current buffer and nothing else.
-They are (LINE COUNT TURN SEEN); with a COUNT of 0, lines were deleted
-before LINE.  Those that are SEEN are not marked."
+Each is (LINE COUNT TURN SEEN); a COUNT of 0 means that lines were deleted
+before LINE.  Spans that are SEEN are not marked."
   (when spans
     ;; The mouse over a sign does not wait for them.
     (qwen-companion-journal-fetch-prompts (mapcar #'caddr spans) #'ignore))
@@ -187,9 +186,9 @@ With nil, remove the one that was made.  Frames with a fringe need none."
     (setq qwen-companion-changes-signs--margin nil)
     (qwen-companion-buffers-set-left-margin 'signs 0))))
 
-(defun qwen-companion-changes-signs-places ()
-  "Return where the signs of the current buffer are: (POSITION . TURN), in order.
-A run of marked lines is one place."
+(defun qwen-companion-changes-signs-positions ()
+  "Return the signs of the current buffer, in order: a list of (POSITION . TURN).
+A run of marked lines has one element."
   (let (places last)
     (dolist (overlay (sort (cl-remove-if-not
                             (lambda (overlay)
@@ -209,10 +208,10 @@ A run of marked lines is one place."
 ;;; On and off
 
 (defun qwen-companion-changes-signs--visited ()
-  "Note that the current buffer has the contents of its file."
+  "Record that the current buffer has the contents of its file."
   (when-let* ((path (qwen-companion-changes-signs-path (current-buffer))))
     (when (or (qwen-companion-changes-signs-unseen path)
-              (qwen-companion-changes-signs-places))
+              (qwen-companion-changes-signs-positions))
       (qwen-companion-changes-signs--enqueue (current-buffer)))))
 
 (defun qwen-companion-changes-signs--changed (paths)
@@ -230,7 +229,7 @@ A run of marked lines is one place."
   "The hooks in use while signs are shown: (HOOK . FUNCTION).")
 
 (defun qwen-companion-changes-signs-update ()
-  "Show signs or remove them, by the option and whether the mode is on."
+  "Show or remove signs, depending on the option and the mode."
   (let ((on (and qwen-companion-changes-signs--on qwen-companion-changes-signs)))
     (qwen-companion-buffers-set-hooks qwen-companion-changes-signs--hooks on)
     (qwen-companion-journal-watch 'signs on)

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; A region of lines, a hunk, a file or a turn is undone or brought back.
-;; qwen-companion-undo.el does it to files; here is what is meant by point and
-;; region, what is asked before, and what is said after it.
+;; Undo or restore a region of lines, a hunk, a file or a turn.
+;; qwen-companion-undo.el changes the files; this file interprets point and
+;; region, asks before, and reports the result.
 
 ;;; Code:
 
@@ -29,8 +29,8 @@
 
 (defun qwen-companion-changes-undo ()
   "Undo the hunk at point, the region's lines, the file or the turn.
-What you have changed since stays.  With a turn, say first what is going
-to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-back] brings it back."
+Your later changes stay.  For a turn, describe the action and ask first.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-back] brings it back."
   (interactive nil qwen-companion-changes-mode)
   (qwen-companion-changes-undo--act t))
 
@@ -42,11 +42,11 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree begun merge))
-    (qwen-companion-header-error "The journal has no turn for this; \\[qwen-companion-changes-show-turns] shows the turns"))
+    (qwen-companion-header-error "This view cannot be undone; \\[qwen-companion-changes-show-turns] shows the turns, which can"))
   (let ((root (qwen-companion-changes-items-group-root
                (qwen-companion-changes-items-group-at-point))))
     (unless (or (file-remote-p root) (file-directory-p root))
-      (qwen-companion-header-error "%s is removed; \\[qwen-companion-changes-merge] brings what was changed there into the main tree"
+      (qwen-companion-header-error "%s is removed; \\[qwen-companion-changes-merge] merges its changes into the main tree"
        (qwen-companion-untrusted-path root))))
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)
@@ -55,11 +55,11 @@ to happen.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-b
      (qwen-companion-changes-undo--act-on-files group path undo))))
 
 (defun qwen-companion-changes-undo-call-on-chosen (on-changes on-files)
-  "Call ON-CHANGES or ON-FILES with what the region or point stands for.
+  "Call ON-CHANGES or ON-FILES with each change in the region or at point.
 ON-CHANGES gets a view and a list of its changes: the lines of the region,
 or the hunk.  ON-FILES gets a group and a file of it, nil for all."
-  (when (eql (point) (cl-shiftf qwen-companion-changes-items-unmarked nil))
-    (user-error "The marked lines have just changed; look at what is shown now"))
+  (when (eql (point) (cl-shiftf qwen-companion-changes-items-stale-point nil))
+    (user-error "The lines in the region have just changed; check them and try again"))
   (cond
    ((use-region-p)
     (let ((start (region-beginning)) (end (region-end)))
@@ -83,9 +83,9 @@ or the hunk.  ON-FILES gets a group and a file of it, nil for all."
              (qwen-companion-changes-items-path-at-point)))))
 
 (defun qwen-companion-changes-undo-call-on-views (function)
-  "Call FUNCTION with what the region or point stands for.
-It gets a group, a list of views of its files, and the changes of the only
-view, nil for all."
+  "Call FUNCTION with each change in the region or at point.
+Its arguments are a group, a list of views of its files, and the changes
+of the only view, or nil for all."
   (qwen-companion-changes-undo-call-on-chosen
    (lambda (view changes)
      (funcall function (qwen-companion-changes-items-group-at-point) (list view) changes))
@@ -117,15 +117,15 @@ view, nil for all."
       (qwen-companion-undo-confirm
        (list path) (if undo "undo" "bring back")
        (and deletes (format "Delete %s, which the agent made" name)))
-      ;; That took a while, in which there may have been news.
+      ;; The question took a while, in which the file may have changed.
       (qwen-companion-changes-items-await-ready view)
       (unless (and (eq difference (qwen-companion-changes-file-difference view))
                    (cl-every (lambda (change)
                                (eq undo (null (qwen-companion-hunks-change-text change))))
                              changes))
         (qwen-companion-changes-items-update)
-        (user-error "%s has just changed; look at what is shown now" name)))
-    (let ((result (qwen-companion-changes-file-swap
+        (user-error "%s has just changed; check it and try again" name)))
+    (let ((result (qwen-companion-changes-file-toggle-undone
                    view changes
                    (qwen-companion-changes-undo-turn-of
                     (qwen-companion-changes-items-group-at-point) (list path))
@@ -150,7 +150,7 @@ PATH nil means all files of GROUP."
     (unless files
       (user-error "No file was changed here"))
     (when (and (or undone (not undo))
-               (cl-notany (lambda (file) (qwen-companion-changes-undo--left-p group file undo))
+               (cl-notany (lambda (file) (qwen-companion-changes-undo--remaining-p group file undo))
                           files))
       (user-error "%s" (cdr (qwen-companion-changes-undo--words undo))))
     (qwen-companion-undo-confirm
@@ -161,7 +161,7 @@ PATH nil means all files of GROUP."
                   (qwen-companion-changes-undo-words
                    files (if undo 'undo 'bring-back)
                    (lambda (file) (qwen-companion-changes-undo--lines group file undo)))
-                  (if undo (qwen-companion-changes-undo--kept paths) ""))))
+                  (if undo (qwen-companion-changes-undo--journal-size-words paths) ""))))
     (let ((results (qwen-companion-undo-files
                     (qwen-companion-changes-items-group-part group) files
                     (qwen-companion-changes-undo-turn-of group paths)
@@ -176,10 +176,10 @@ PATH nil means all files of GROUP."
       (qwen-companion-changes-undo-report
        results (length files) (qwen-companion-changes-undo--words undo)))))
 
-(defun qwen-companion-changes-undo--left-p (group file undo)
-  "Return non-nil if something of FILE in GROUP may be left to undo.
-With UNDO nil, if something may be left to bring back.  Texts that are not
-loaded yet are not waited for."
+(defun qwen-companion-changes-undo--remaining-p (group file undo)
+  "Return non-nil if a part of FILE in GROUP may be left to undo.
+With UNDO nil, return non-nil if a part may be left to restore.  Do not
+wait for texts that are not loaded yet."
   (let* ((path (qwen-companion-changed-file-path file))
          (view (qwen-companion-changes-undo--compared group file))
          (changes (and view (qwen-companion-changes-file-changes view))))
@@ -224,28 +224,28 @@ of its current text, and of the line before those that were removed."
                   (format " and %d more places" (- (length places) most))
                 "")))))
 
-(defconst qwen-companion-changes-undo--kept-from (* 100 1024 1024)
+(defconst qwen-companion-changes-undo--report-size-from (* 100 1024 1024)
   "Bytes of files from which on it is said that the journal keeps them.")
 
-(defun qwen-companion-changes-undo--kept (paths)
-  "Return the addition to the question before PATHS are undone.
-It says how much of them the journal will keep, if that is a lot."
+(defun qwen-companion-changes-undo--journal-size-words (paths)
+  "Return a clause for the question before PATHS are undone, or nil.
+It says how much the journal will keep of them, if that is a lot."
   (let ((bytes (cl-loop for path in paths
                         unless (file-remote-p path)
                         sum (or (file-attribute-size (qwen-companion-disk-attributes path)) 0))))
-    (if (< bytes qwen-companion-changes-undo--kept-from)
+    (if (< bytes qwen-companion-changes-undo--report-size-from)
         ""
       (format "; the journal keeps %s of it, until M-x qwen-companion-journal-prune or for two weeks"
               (qwen-companion-journal-size bytes)))))
 
 (defun qwen-companion-changes-undo--words (undo)
-  "Return the words for a report of undoing, or of bringing back if UNDO is nil."
+  "Return the words for a report of undoing, or of restoring if UNDO is nil."
   (if undo
       (cons "undone"
             (qwen-companion-header-text
-             "This is undone already; \\[qwen-companion-changes-bring-back] brings it back"))
+             "Already undone; \\[qwen-companion-changes-bring-back] brings it back"))
     (cons "brought back"
-          (qwen-companion-header-text "This is not undone; \\[qwen-companion-changes-undo] undoes it"))))
+          (qwen-companion-header-text "Not undone; \\[qwen-companion-changes-undo] undoes it"))))
 
 (defun qwen-companion-changes-undo-turn-of (group paths)
   "Return the id of the turn that PATHS of GROUP belong to, or nil."
@@ -270,7 +270,7 @@ It says how much of them the journal will keep, if that is a lot."
 
 (defun qwen-companion-changes-undo-words (files action &optional lines)
   "Return in words what becomes of FILES by ACTION.
-ACTION is as in `qwen-companion-undo-run'.  All that is more than a change
+ACTION is as in `qwen-companion-undo-apply-steps'.  All that is more than a change
 of text is said by name.  So are one or two files whose text is changed if
 LINES is a function that returns in words which lines of a file these are."
   (pcase-let*
@@ -325,7 +325,7 @@ The function MORE, if any, returns what to add to the name of a file."
   "Return the step to undo PATH of GROUP."
   (qwen-companion-undo-step-from-texts
    (qwen-companion-changes-items-group-root group)
-   (car (qwen-companion-journal-take-texts
+   (car (qwen-companion-journal-read-texts
          (qwen-companion-journal-await
           'journal-texts
           (append (qwen-companion-changes-items-group-part group)
@@ -335,9 +335,10 @@ The function MORE, if any, returns what to add to the name of a file."
    'undo))
 
 (defun qwen-companion-changes-undo-report (results count words)
-  "Display a message about RESULTS of `qwen-companion-undo-run', of COUNT files.
-WORDS is (DONE . NOTHING): what was done to them, and the error where all
-were so already.  Show a buffer with conflicts."
+  "Display a message about RESULTS of undoing, of COUNT files.
+They are as in `qwen-companion-undo-apply-steps'.  WORDS is (DONE . NOTHING):
+a verb for the action, and the error if there was nothing to do.  Show a
+buffer with conflicts."
   (let ((text (qwen-companion-changes-undo-outcome results count (car words))))
     (cond
      ((null text) (user-error "%s" (cdr words)))
@@ -348,9 +349,9 @@ were so already.  Show a buffer with conflicts."
      (t (message "%s" text)))))
 
 (defun qwen-companion-changes-undo-outcome (results count done-words)
-  "Return in words what became of COUNT files, or nil where all were so already.
-RESULTS are those of `qwen-companion-undo-run', DONE-WORDS what was done
-to them.  Show a buffer with conflicts."
+  "Describe the outcome for COUNT files, or return nil if there was nothing to do.
+RESULTS are from `qwen-companion-undo-apply-steps', DONE-WORDS a verb for the
+action.  Show a buffer with conflicts."
   (let* ((done (cl-count 'written results :key #'cdr))
          (unsaved (rassq 'unsaved results))
          (conflicts (cl-remove 'conflict results :key #'cdr :test-not #'eq))
@@ -368,7 +369,7 @@ to them.  Show a buffer with conflicts."
                            (file-name-nondirectory
                             (qwen-companion-untrusted-path (car unsaved)))))
                  (when conflicts
-                   (format "%d conflict%s with your edits, nothing written there before you resolve %s: %s"
+                   (format "%d conflict%s with your edits, not written until you resolve %s: %s"
                            (length conflicts) (if (cdr conflicts) "s" "")
                            (if (cdr conflicts) "them" "it")
                            (mapconcat (lambda (result)
@@ -378,7 +379,7 @@ to them.  Show a buffer with conflicts."
                  (when kept
                    (qwen-companion-changes-undo--left-alone kept))
                  (when (> left 0)
-                   (format "stopped, %d file%s left as %s: the same key goes on"
+                   (format "stopped, %d file%s left as %s; repeat to continue"
                            left (if (= left 1) "" "s") (if (= left 1) "it is" "they are"))))))
          (text (string-join parts "; ")))
     (when-let* ((buffer (and conflicts (qwen-companion-disk-visiting (caar conflicts)))))
@@ -389,8 +390,8 @@ to them.  Show a buffer with conflicts."
       (concat (upcase (substring text 0 1)) (substring text 1)))))
 
 (defun qwen-companion-changes-undo--left-alone (kept)
-  "Return in words which files were left alone; KEPT has the reason for each.
-Of many, all are in the log of messages."
+  "Describe which files were left alone; KEPT has the reason for each.
+If there are many, log all of them in *Messages*."
   (let ((lines (mapcar (lambda (result)
                          (format "%s (%s)"
                                  (file-name-nondirectory
@@ -411,16 +412,16 @@ Of many, all are in the log of messages."
   (unless (or (qwen-companion-hunks-view-hunk-at (point))
               (and (qwen-companion-hunks-view-goto-hunk (point) nil)
                    (< (point) end)))
-    (user-error "There is no hunk in the region"))
+    (user-error "No hunk in the region"))
   (let ((view (qwen-companion-changes-items-current-view
                (qwen-companion-changes-items-view-at-point))))
     (funcall on-changes view
              (or (qwen-companion-changes-undo--select-lines view start end)
-                 (user-error "No line in the region was changed")))))
+                 (user-error "No changed line in the region")))))
 
 (defun qwen-companion-changes-undo--select-lines (view start end)
   "Return each change of VIEW on the lines from START to END.
-A change that is there in part is split, so that the rest stays."
+Split a change that is only partly in the range, so that the rest stays."
   (let ((difference (qwen-companion-changes-file-difference view))
         (selected nil))
     (save-excursion

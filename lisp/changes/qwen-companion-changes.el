@@ -6,11 +6,11 @@
 
 ;;; Commentary:
 
-;; `qwen-companion-changes' shows what CLIs have changed, by turns or over a
-;; longer stretch, whoever approved it and by whatever tool.  Changes are
-;; looked at, marked as seen, commented on, undone and brought back: a region
-;; of lines, a hunk, a file or a turn.  Here are the mode and its commands;
-;; what is shown is in qwen-companion-changes-items.el.
+;; `qwen-companion-changes' shows all changes by CLIs, turn by turn or over a
+;; longer time, for every tool and approval mode.  A region of lines, a hunk,
+;; a file or a turn can be marked as seen, commented on, undone and brought
+;; back.  This file has the mode and its commands;
+;; qwen-companion-changes-items.el makes the contents.
 
 ;;; Code:
 
@@ -48,7 +48,7 @@
       (when (and (eq paths t) (hash-table-empty-p qwen-companion-changes-items-seen))
         (qwen-companion-changes-items-note-seen))
       (qwen-companion-changes-items-reload paths)
-      (qwen-companion-changes-items-request-nets)
+      (qwen-companion-changes-items-request-scope-files)
       (qwen-companion-changes-items-update-soon))))
 
 (defun qwen-companion-changes--state-changed (state)
@@ -76,7 +76,7 @@
     (sort starts #'<)))
 
 (defun qwen-companion-changes-next (&optional count)
-  "Go to the next turn, file or hunk, or COUNT of them on."
+  "Go to the next turn, file or hunk, or forward by COUNT of them."
   (interactive "p" qwen-companion-changes-mode)
   (let ((count (or count 1)))
     (dotimes (_ (abs count))
@@ -86,11 +86,11 @@
                            (qwen-companion-changes--starts))
              (cl-find-if (lambda (start) (< start (point)))
                          (reverse (qwen-companion-changes--starts))))
-           (user-error "There is nothing %s"
+           (user-error "No more items %s"
                        (if (> count 0) "below" "above")))))))
 
 (defun qwen-companion-changes-previous (&optional count)
-  "Go to the previous turn, file or hunk, or COUNT of them back."
+  "Go to the previous turn, file or hunk, or back by COUNT of them."
   (interactive "p" qwen-companion-changes-mode)
   (qwen-companion-changes-next (- (or count 1))))
 
@@ -101,7 +101,7 @@
                ((and `(,(or 'group 'file) . ,_) key) key)
                (`(body ,group ,path) (list 'file group path))
                (`(note ,group ,_) (list 'group group))
-               (_ (user-error "There is nothing to fold here")))))
+               (_ (user-error "Not on a turn or a file")))))
     (qwen-companion-items-toggle key)
     (qwen-companion-changes-items-update)))
 
@@ -129,7 +129,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
       (qwen-companion-changes-toggle-fold))))
 
 (defun qwen-companion-changes-describe ()
-  "Say the hunk at point in words, for ears and for eyes that see no colours."
+  "Describe the hunk at point in words, for users who cannot see its colours."
   (interactive nil qwen-companion-changes-mode)
   (let ((hunk (or (qwen-companion-hunks-view-hunk-at (point))
                   (qwen-companion-header-error
@@ -151,7 +151,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
     (qwen-companion-changes-visit)))
 
 (defun qwen-companion-changes--goto-line (line text)
-  "Go to LINE of the current buffer, or to the nearest with TEXT if that moved."
+  "Go to LINE of the current buffer, or if it moved, to the nearest with TEXT."
   (widen)
   (push-mark nil t)
   (goto-char (point-min))
@@ -177,9 +177,9 @@ On the heading of a turn, fold or unfold it; on a button, push it."
     (qwen-companion-changes-items-forget-views)
     (setq qwen-companion-changes-items-scope scope
           qwen-companion-changes-items-root root
-          qwen-companion-changes-items-nets nil
-          qwen-companion-changes-items-fresh t))
-  (qwen-companion-changes-items-request-nets)
+          qwen-companion-changes-items-scope-files nil
+          qwen-companion-changes-items-auto-unfold t))
+  (qwen-companion-changes-items-request-scope-files)
   (qwen-companion-changes-items-update))
 
 (defun qwen-companion-changes--turn-at-point ()
@@ -209,7 +209,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 
 (defun qwen-companion-changes-show-plan ()
   "Show the plan of the turn at point, or the newest one.
-That is the last one approved in its conversation by the end of the turn."
+That is the last plan approved in its conversation before the turn ended."
   (interactive nil qwen-companion-changes-mode)
   (let* ((turn (qwen-companion-changes--turn-at-point))
          (root (qwen-companion-turn-root turn)))
@@ -257,10 +257,10 @@ That is the last one approved in its conversation by the end of the turn."
   "Show COUNT more lines of context around the hunks, one by default."
   (interactive "p" qwen-companion-changes-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
-  (setq qwen-companion-changes-items-lines
-        (max 0 (+ qwen-companion-changes-items-lines (or count 1))))
+  (setq qwen-companion-changes-items-context-lines
+        (max 0 (+ qwen-companion-changes-items-context-lines (or count 1))))
   (qwen-companion-changes-items-update)
-  (message "%d lines of context" qwen-companion-changes-items-lines))
+  (message "%d lines of context" qwen-companion-changes-items-context-lines))
 
 (defun qwen-companion-changes-less-context (&optional count)
   "Show COUNT fewer lines of context around the hunks, one by default."
@@ -271,14 +271,14 @@ That is the last one approved in its conversation by the end of the turn."
   "Reload everything, and hide each change seen so far."
   (qwen-companion-changes-items-note-seen)
   (qwen-companion-changes-items-reload t)
-  (qwen-companion-changes-items-request-nets)
+  (qwen-companion-changes-items-request-scope-files)
   (qwen-companion-changes-items-update))
 
 ;;; Seen
 
 (defun qwen-companion-changes-mark-seen (&optional unseen)
   "Mark the hunk, file or turn at point as seen and go on to the next.
-It stays on the screen until the next time.  With a prefix argument
+It stays visible until the buffer is opened again.  With a prefix argument
 UNSEEN, mark it as not seen."
   (interactive "P" qwen-companion-changes-mode)
   (let* ((group (qwen-companion-changes-items-group-at-point))
@@ -293,7 +293,7 @@ UNSEEN, mark it as not seen."
       (qwen-companion-backend-call
        'journal-seen (list :turn turn :path path :hunks keys :seen (not unseen))))
     (if unseen
-        (message "Not seen")
+        (message "Marked as not seen")
       (message "Seen")
       (ignore-error user-error
         (qwen-companion-changes--skip-item group path hunk)))))
@@ -332,7 +332,7 @@ PATH nil stands for any file."
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (step (qwen-companion-changes-undo-step group path)))
     (when (qwen-companion-undo-step-binary step)
-      (user-error "%s is not a text" (qwen-companion-untrusted-path path)))
+      (user-error "%s is a binary file" (qwen-companion-untrusted-path path)))
     (unless (file-exists-p path)
       (qwen-companion-header-error "%s is not there any more; \\[qwen-companion-changes-undo] undoes a deletion"
                                    (qwen-companion-untrusted-path path)))
@@ -347,13 +347,13 @@ PATH nil stands for any file."
         (error (user-error "Ediff cannot compare them: %s" (error-message-string err)))))))
 
 (defun qwen-companion-changes-compare-with-proposal ()
-  "Show how the file at point was written other than the CLI had proposed."
+  "Show how the file at point, as written, differs from the CLI's proposal."
   (interactive nil qwen-companion-changes-mode)
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (turn (or (qwen-companion-journal-turn
                           (plist-get (qwen-companion-changes-items-group-part group) :turn))
                          (qwen-companion-header-error
-                          "Proposals belong to turns; \\[qwen-companion-changes-show-turns] shows these")))
+                          "This view has no proposals; \\[qwen-companion-changes-show-turns] shows the turns, which have")))
                (proposed (or (qwen-companion-journal-proposed-text path turn)
                              (user-error "No proposal for %s is known in this turn"
                                          (qwen-companion-untrusted-path path))))
@@ -387,12 +387,12 @@ PATH nil stands for any file."
   ("C-c C-c" qwen-companion-changes-send-comments "Send the Comments"
    :if qwen-companion-changes-items-comments)
   ("RET" qwen-companion-changes-visit "Visit the Line" "file")
-  ("." qwen-companion-changes-describe "Say the Hunk in Words")
+  ("." qwen-companion-changes-describe "Describe the Hunk in Words")
   "---"
   ("R" qwen-companion-rewind-turn "Rewind to Before the Turn")
   (nil (qwen-companion-rewind-turn 'files) "Rewind Only the Files")
   (nil (qwen-companion-rewind-turn 'conversation) "Rewind Only the Conversation")
-  ("C-c C-u" qwen-companion-recover "Bring Back What a CLI's Own Rewind Took")
+  ("C-c C-u" qwen-companion-recover "Restore Edits That a CLI's Rewind Overwrote")
   ("F" qwen-companion-fork "Go On from the Turn in a Second Terminal")
   (nil (let ((current-prefix-arg '(4))) (call-interactively #'qwen-companion-fork))
        "Go On from the Turn in a Worktree")
@@ -444,7 +444,7 @@ Info node `(qwen-companion)Changes' is about it.
               revert-buffer-function #'qwen-companion-changes--revert)
   (setq qwen-companion-changes-items-views (make-hash-table :test #'equal)
         qwen-companion-changes-items-headings (make-hash-table :test #'equal)
-        qwen-companion-changes-items-fresh t
+        qwen-companion-changes-items-auto-unfold t
         qwen-companion-changes-items-arrows (char-displayable-p ?▸)
         header-line-format '((:eval (qwen-companion-changes-items-header))))
   (qwen-companion-changes-items-note-seen)
@@ -487,12 +487,12 @@ none.  The buffer is killed afterwards."
         (with-current-buffer buffer
           (qwen-companion-changes-mode)
           (setq qwen-companion-changes-items-all t
-                qwen-companion-changes-items-fresh nil
+                qwen-companion-changes-items-auto-unfold nil
                 qwen-companion-items-toggled
                 (list (list 'group turn) (list 'file turn path)))
           (let* ((view (qwen-companion-changes-items-await-view
                         (or (qwen-companion-changes-items-group-of turn)
-                            (user-error "This turn is not in the journal any more"))
+                            (user-error "This turn is no longer in the journal"))
                         path))
                  (change (and (eq 'ready (qwen-companion-changes-file-state view))
                               (qwen-companion-changes-file-change-at view line))))
@@ -532,10 +532,10 @@ It is sent with the others."
 
 (defun qwen-companion-changes ()
   "Show each change by CLIs, turn by turn, the newest turn first.
-Whatever mode a CLI worked in and whoever approved, edits and shell
-commands alike.  \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
-hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  What you have
-marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time."
+Include edits and shell commands, in every approval mode.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
+hunk, file or turn at point, and \\[qwen-companion-changes-bring-back] brings it back.  Changes
+marked as seen (\\[qwen-companion-changes-mark-seen]) are hidden the next time."
   (interactive)
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
@@ -548,11 +548,11 @@ marked as seen (\\[qwen-companion-changes-mark-seen]) is not shown the next time
 
 ;;;###autoload
 (defun qwen-companion-changes-show-turn (id path)
-  "Show the turn ID unfolded, with point on what it has changed in PATH."
+  "Show the turn ID unfolded, with point on its part in PATH."
   (qwen-companion-changes)
   (qwen-companion-backend-wait (lambda () (qwen-companion-journal-turn id)) 2)
   (unless (qwen-companion-journal-turn id)
-    (user-error "This turn is not in the journal any more"))
+    (user-error "This turn is no longer in the journal"))
   (setq qwen-companion-changes-items-all t
         qwen-companion-changes-items-client nil)
   (let ((keys (list (list 'file id path) (list 'group id))))

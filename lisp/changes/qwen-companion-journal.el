@@ -7,9 +7,9 @@
 ;;; Commentary:
 
 ;; The Python process keeps a journal: which turn of which CLI changed which
-;; file, and the bytes before and after.  Here are the list of turns, kept up
-;; to date while something shows it, requests to the journal and their
-;; answers, and the reports of what the user's own commands have written.
+;; file, and the bytes before and after.  This file has the list of turns,
+;; updated while a view shows it; requests to the journal and their answers;
+;; and the reports of the files that the user's own commands write.
 
 ;;; Code:
 
@@ -39,8 +39,8 @@
   "Symbols of the views that show turns or their contents.")
 
 (defvar qwen-companion-journal--prompts (make-hash-table :test #'equal)
-  "The prompts that were fetched: the id of a turn to (ORIGIN . PROMPT).
-It is `unknown' in place of that where the journal has no such turn.")
+  "Fetched prompts: a table from the id of a turn to (ORIGIN . PROMPT).
+The value is `unknown' if the journal has no such turn.")
 
 (defvar qwen-companion-journal--unrecorded nil
   "Roots whose changes are not recorded: a list of (ROOT REASON).")
@@ -56,9 +56,9 @@ for all files.")
 (cl-defstruct (qwen-companion-journal--index
                (:constructor qwen-companion-journal--make-index))
   "Index of every turn.
-The slot `turns' has them newest first, `roots' the root of each, each once,
-`undoings' a hash table from an id to the undoings of it, and `paths' one
-from a path to those that changed the file, made once it is asked for."
+The slot `turns' lists them newest first, `roots' lists their roots without
+duplicates, `undoings' is a hash table from an id to its undoings, and
+`paths' one from a path to the turns that changed it, made on demand."
   turns roots undoings paths)
 
 (defun qwen-companion-journal--index ()
@@ -111,16 +111,16 @@ Each is in the form of `qwen-companion-turn-id'."
   (gethash id qwen-companion-journal--turns))
 
 (defun qwen-companion-journal-prompt (id)
-  "Return (ORIGIN . PROMPT) of the turn ID, or nil where that was not fetched.
+  "Return (ORIGIN . PROMPT) of the turn ID, or nil if it was not fetched.
 ORIGIN is a property list, see `qwen-companion-turn-origin-client'; PROMPT
 is the whole prompt."
   (let ((known (gethash id qwen-companion-journal--prompts)))
     (and (consp known) known)))
 
 (defun qwen-companion-journal-fetch-prompts (ids callback)
-  "Ask for the prompt of each turn of IDS that is not known, if any.
-Then call CALLBACK, with the reason where that fails.  Return nil and do
-nothing if there is none to ask for."
+  "Request the prompt of each turn in IDS for which it is unknown.
+Then call CALLBACK, with the reason if that fails, else with nil.  Return
+nil and do nothing if all prompts are known."
   (when-let* ((new (cl-remove-if (lambda (id) (gethash id qwen-companion-journal--prompts))
                                  (delete-dups ids))))
     (qwen-companion-journal-ask
@@ -165,12 +165,12 @@ nothing if there is none to ask for."
                                  (qwen-companion-turn-files turn))
                          (copy-sequence (qwen-companion-turn-files-gone turn))
                          paths))
-      (qwen-companion-journal--keep turn))
+      (qwen-companion-journal--store-turn turn))
     (when qwen-companion-journal--watchers
       (run-hook-with-args 'qwen-companion-journal-changed-functions
                           (or reset (delete-dups paths)))
       (when (qwen-companion-proposals)
-        ;; The header of a review says who else has changed its file.
+        ;; The header of a review names other CLIs that change its file.
         (force-mode-line-update t))))
   nil)
 
@@ -200,8 +200,8 @@ nothing if there is none to ask for."
   "Return in words how much BYTES is."
   (file-size-human-readable bytes 'iec " "))
 
-(defun qwen-companion-journal--keep (turn)
-  "Keep TURN; files of it that are known already stay unless they are gone."
+(defun qwen-companion-journal--store-turn (turn)
+  "Store TURN; keep its known files unless they are gone."
   (let* ((id (qwen-companion-turn-id turn))
          (files (qwen-companion-turn-files turn))
          (named (make-hash-table :test #'equal))
@@ -228,8 +228,8 @@ nothing if there is none to ask for."
   (setq qwen-companion-journal--index nil))
 
 (defun qwen-companion-journal-watch (watcher on)
-  "Keep each turn up to date for WATCHER, a symbol, if ON is non-nil.
-With nil, stop that for WATCHER."
+  "Keep each turn up to date for WATCHER, a symbol, while ON is non-nil.
+If ON is nil, stop for WATCHER."
   (let ((before (and qwen-companion-journal--watchers t)))
     (setq qwen-companion-journal--watchers
           (if on
@@ -242,7 +242,7 @@ With nil, stop that for WATCHER."
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
 (defun qwen-companion-journal-call-with-turns (function)
-  "Call FUNCTION while each turn of the journal is known.
+  "Call FUNCTION with each turn of the journal loaded.
 Signal a `user-error' while the companion is off."
   (when (eq (qwen-companion-state) 'off)
     (user-error "The companion is off and has no journal; turn it on with M-x qwen-companion-mode"))
@@ -274,8 +274,8 @@ Signal a `user-error' while the companion is off."
 
 (defun qwen-companion-journal-ask (method payload callback)
   "Call METHOD of the journal with PAYLOAD; return at once.
-CALLBACK gets the answer, in the form of `qwen-companion-journal-reply-id'.
-One that failed has an error text."
+CALLBACK gets the answer, in the form of `qwen-companion-journal-reply-id',
+with an error text if the request failed."
   (qwen-companion-backend-request
    method payload
    (lambda (reply)
@@ -286,18 +286,18 @@ One that failed has an error text."
 (defun qwen-companion-journal-on-reply (payload)
   "Handle the `journal-reply' message PAYLOAD: pass it to its callback."
   (unless (qwen-companion-backend-answer (qwen-companion-journal-reply-id payload) payload)
-    (qwen-companion-journal-drop-texts payload))
+    (qwen-companion-journal-delete-texts payload))
   nil)
 
 (defun qwen-companion-journal--process-gone ()
-  "Forget what the Python process has told of roots."
+  "Forget the problems of roots that the Python process has reported."
   (setq qwen-companion-journal--unrecorded nil
         qwen-companion-journal--crowded nil))
 
 (defun qwen-companion-journal-await (method payload &optional limit)
   "Call METHOD of the journal with PAYLOAD and return the answer.
-Signal a `user-error' with the reason when there is none, after LIMIT
-seconds at the latest.  For commands only: it waits."
+If there is none within LIMIT seconds, signal a `user-error' with the
+reason.  For commands only: it blocks."
   (let ((reply nil))
     (qwen-companion-journal-ask method payload (lambda (answer) (setq reply answer)))
     (qwen-companion-backend-wait (lambda () reply)
@@ -322,7 +322,7 @@ seconds at the latest.  For commands only: it waits."
 
 ;;; Bytes
 
-(defun qwen-companion-journal-take-texts (reply)
+(defun qwen-companion-journal-read-texts (reply)
   "Return each of the texts in REPLY with its bytes; delete their file.
 Each is (TEXTS BEFORE AFTER), with the bytes before and after the change,
 unibyte strings, or nil where there was no file."
@@ -331,7 +331,7 @@ unibyte strings, or nil where there was no file."
       (set-buffer-multibyte nil)
       (let ((file-name-handler-alist nil))
         (insert-file-contents-literally file))
-      (qwen-companion-journal-drop-texts reply)
+      (qwen-companion-journal-delete-texts reply)
       (cl-flet ((part (place)
                   (pcase place
                     (`(,start ,end) (buffer-substring (1+ start) (1+ end))))))
@@ -341,7 +341,7 @@ unibyte strings, or nil where there was no file."
                         (part (qwen-companion-texts-after texts))))
                 (qwen-companion-journal-reply-texts reply))))))
 
-(defun qwen-companion-journal-drop-texts (reply)
+(defun qwen-companion-journal-delete-texts (reply)
   "Delete the file with the bytes of the texts in REPLY, if it has one."
   (when-let* ((file (qwen-companion-journal--texts-file reply)))
     (let ((file-name-handler-alist nil))
@@ -353,32 +353,32 @@ It is in the private directory; signal an error if it is not."
   (when-let* ((file (qwen-companion-journal-reply-texts-file reply))
               (spool (qwen-companion-backend-spool)))
     (unless (qwen-companion-untrusted-in-directory-p file spool)
-      (error "A file outside the private directory"))
+      (error "File outside the private directory"))
     file))
 
 ;;; Texts of many files
 
 (cl-defstruct (qwen-companion-journal-texts (:copier nil))
-  "Texts of many files, a part of which is asked for at a time.
-PART is the part of the journal, as in a request.  FILES are those that
-have not come yet, as in the request `journal-texts', and READY the texts
-that have, with their bytes.  PENDING is non-nil while some are on their
-way.  ERROR is a text, the reason why no more come, or nil."
+  "Texts of many files, requested in parts.
+PART is the part of the journal, as in a request.  FILES are those still
+missing, as in the request `journal-texts', and READY the received texts,
+with their bytes.  PENDING is non-nil during a request.  ERROR is the
+reason why no more will arrive, a string, or nil."
   part files ready pending error)
 
 (defvar qwen-companion-journal--texts-at-once 300
-  "Files whose texts are asked for at once.
-The answer takes as long as an undo of half of them.")
+  "Number of files per request for texts.
+The answer takes as long as the undo of half of them.")
 
 (defvar qwen-companion-journal--texts-limit 60
   "Seconds that a command waits for the texts of a file; it can be quit.
-Two of 64 MiB may have to be unpacked, on a machine that is busy.")
+A busy machine may have to unpack two texts of 64 MiB.")
 
 (defun qwen-companion-journal-next-texts (texts)
   "Return the texts of the next file of TEXTS, with their bytes.
-They are as in `qwen-companion-journal-take-texts'.  Those of the files
-after it are asked for before they are needed.  Signal a `user-error' when
-there is no answer, and from then on for each file."
+They are as in `qwen-companion-journal-read-texts'.  Texts of later files
+are requested in advance.  Signal a `user-error' when there is no answer,
+and then for each further file."
   (unless (qwen-companion-journal-texts-error texts)
     (qwen-companion-journal--ask-for-texts texts))
   (unless (qwen-companion-backend-wait
@@ -392,7 +392,7 @@ there is no answer, and from then on for each file."
   (pop (qwen-companion-journal-texts-ready texts)))
 
 (defun qwen-companion-journal--ask-for-texts (texts)
-  "Ask for more of TEXTS, unless enough of them are there or on their way."
+  "Request more of TEXTS, unless enough are received or requested."
   (when (and (qwen-companion-journal-texts-files texts)
              (not (qwen-companion-journal-texts-pending texts))
              (length< (qwen-companion-journal-texts-ready texts)
@@ -409,8 +409,8 @@ there is no answer, and from then on for each file."
   "Add the texts of REPLY to TEXTS; delete them if TEXTS has ended."
   (if (or (not (qwen-companion-journal-texts-pending texts))
           (qwen-companion-journal-texts-error texts))
-      (qwen-companion-journal-drop-texts reply)
-    (let ((new (qwen-companion-journal-take-texts reply)))
+      (qwen-companion-journal-delete-texts reply)
+    (let ((new (qwen-companion-journal-read-texts reply)))
       (setf (qwen-companion-journal-texts-pending texts) nil
             (qwen-companion-journal-texts-error texts)
             (qwen-companion-journal-error reply)
@@ -420,14 +420,14 @@ there is no answer, and from then on for each file."
             (append (qwen-companion-journal-texts-ready texts) new)))))
 
 (defun qwen-companion-journal-end-texts (texts)
-  "Request no more of TEXTS, and drop those received."
+  "Request no more of TEXTS, and delete those received."
   (setf (qwen-companion-journal-texts-pending texts) nil
         (qwen-companion-journal-texts-ready texts) nil))
 
 ;;; Forgetting turns
 
 (defconst qwen-companion-journal--prune-limit 120
-  "Seconds that it may take to forget: each byte is overwritten.")
+  "Seconds that forgetting may take: each byte is overwritten.")
 
 (defun qwen-companion-journal--read-turns (sizes)
   "Ask up to which turn to forget; return that part of SIZES.
@@ -449,12 +449,12 @@ SIZES is a list of (TURN BYTES), oldest first."
                         (pcase-lambda (`(,_ ,bytes ,total))
                           (format "%s, all up to it %s" (qwen-companion-journal-size bytes)
                                   (qwen-companion-journal-size total)))))
-                  (user-error "No turn was chosen")))))
+                  (user-error "No turn chosen")))))
 
 (defun qwen-companion-journal--prune-question (chosen)
   "Return the question before each of CHOSEN is forgotten.
-It names the files that are not there any more.  CHOSEN is a list of
-\(TURN BYTES)."
+It names the files that no longer exist.  CHOSEN is a list of (TURN
+BYTES)."
   (let ((gone (cl-loop
                for (id _) in chosen
                append (cl-loop
@@ -476,8 +476,8 @@ It names the files that are not there any more.  CHOSEN is a list of
 ;;;###autoload
 (defun qwen-companion-journal-prune ()
   "Forget the oldest part of what is recorded of a project, to free disk space.
-Choose up to which turn: each is shown with what it needs.  Say what is
-lost before anything is forgotten.  What goes on is kept."
+Choose the last turn to forget; each is shown with its size.  Ask before
+forgetting, naming the loss.  Turns in progress are kept."
   (interactive)
   (qwen-companion-journal-call-with-turns
    (lambda ()
@@ -497,7 +497,7 @@ lost before anything is forgotten.  What goes on is kept."
           qwen-companion-journal--prune-limit)
          (message "Forgot %d turn%s" (length chosen) (if (cdr chosen) "s" "")))))))
 
-;;; What the user's commands write
+;;; Writes by the user's commands
 
 (defvar qwen-companion-journal-inhibit nil
   "Non-nil while saves are not reported one by one.")
@@ -522,10 +522,9 @@ lost before anything is forgotten.  What goes on is kept."
 
 (defun qwen-companion-journal-wrote (paths &optional turn label action)
   "Report that a command of the user has written PATHS.
-With TURN, it has done ACTION with a part of that: `undo', `bring-back'
-for what was undone, or `merge' for a turn in a worktree; what is merged
-may also have no turn.  LABEL says so in words.  The ACTION `commit'
-wrote no file."
+ACTION is what it did with a part of TURN: `undo', `bring-back' to restore
+undone changes, or `merge' for changes in a worktree, for which TURN may
+be nil.  LABEL describes it in words.  The ACTION `commit' wrote no file."
   (qwen-companion-backend-call
    'journal-wrote (append (list :paths paths)
                           (and (or turn action)
@@ -536,25 +535,25 @@ wrote no file."
   (when qwen-companion-commit-notes
     (qwen-companion-journal-wrote nil nil nil 'commit)))
 
-;;; What was proposed
+;;; Proposed texts
 
 (defconst qwen-companion-journal--proposals-limit '(50 . 5000000)
-  "Most proposed texts that are kept: (COUNT . CHARACTERS).")
+  "Maximum number of stored proposals and of their characters.")
 
 (defvar qwen-companion-journal--proposals nil
   "The latest proposals, newest first: (PATH TIME . TEXT), TIME in seconds.")
 
 (defvar qwen-companion-journal--arrived nil
-  "Proposals that have just come, whose texts are not kept yet.")
+  "Proposals that have just arrived, whose texts are not stored yet.")
 
 (defun qwen-companion-journal--proposed (proposal)
-  "Keep the text of PROPOSAL, which has just come, once it may be on the screen.
-Emacs collects garbage for each long string that is made."
+  "Schedule to store the text of PROPOSAL, which has just arrived.
+Making a long string collects garbage, which would delay its review."
   (push proposal qwen-companion-journal--arrived)
-  (run-at-time 0.2 nil #'qwen-companion-journal--keep-proposed proposal))
+  (run-at-time 0.2 nil #'qwen-companion-journal--store-proposed proposal))
 
-(defun qwen-companion-journal--keep-proposed (proposal &rest _)
-  "Keep the text of PROPOSAL, unless that is done or it is too long."
+(defun qwen-companion-journal--store-proposed (proposal &rest _)
+  "Store the text of PROPOSAL, unless it is stored or too long."
   (let ((room (cdr qwen-companion-journal--proposals-limit)))
     (when (memq proposal qwen-companion-journal--arrived)
       (setq qwen-companion-journal--arrived (delq proposal qwen-companion-journal--arrived))
@@ -572,8 +571,8 @@ Emacs collects garbage for each long string that is made."
                    collect kept))))
 
 (defun qwen-companion-journal-proposed-text (path turn)
-  "Return the text that was proposed last for PATH in TURN, or nil.
-Only the latest proposals since the mode was turned on are known."
+  "Return the last text proposed for PATH in TURN, or nil.
+Only the latest proposals since the mode was turned on are stored."
   (let ((start (/ (qwen-companion-turn-start turn) 1000.0))
         (end (if-let* ((end (qwen-companion-turn-end turn)))
                  (/ end 1000.0)
@@ -588,7 +587,7 @@ Only the latest proposals since the mode was turned on are known."
 
 (defun qwen-companion-journal--rival (proposal)
   "Return the name of another CLI that has changed the file of PROPOSAL, or nil.
-Only a turn that goes on counts."
+Only a running turn counts."
   (let ((path (qwen-companion-proposal-path proposal)))
     (cl-loop for turn being the hash-values of qwen-companion-journal--turns
              when (and (null (qwen-companion-turn-end turn))
@@ -607,7 +606,7 @@ Only a turn that goes on counts."
     (vc-checkin-hook . qwen-companion-journal-committed)
     (git-commit-post-finish-hook . qwen-companion-journal-committed)
     (qwen-companion-proposal-begun-functions . qwen-companion-journal--proposed)
-    (qwen-companion-proposal-ended-functions . qwen-companion-journal--keep-proposed)
+    (qwen-companion-proposal-ended-functions . qwen-companion-journal--store-proposed)
     (qwen-companion-proposal-changed-hook . qwen-companion-journal--watch-for-proposals)
     (qwen-companion-proposal-rival-functions . qwen-companion-journal--rival)
     (qwen-companion-backend-connected-hook . qwen-companion-journal-resend)

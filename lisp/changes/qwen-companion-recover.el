@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; A rewind in the terminal of a CLI, or in another client of a daemon, writes
-;; files whole as they were, over what the user has saved since.  The journal
-;; notices that, and has what it took as a turn of its own.  Here the user is
-;; told of it, and `qwen-companion-recover' brings it back.
+;; A rewind in the terminal of a CLI, or in another client of a daemon,
+;; restores whole files and overwrites what the user has saved since.  The
+;; journal records the lost edits as a separate turn.  This file reports it
+;; to the user, and `qwen-companion-recover' restores the edits.
 
 ;;; Code:
 
@@ -26,7 +26,7 @@
 
 ;;;###autoload
 (defun qwen-companion-recover-on-took (turn)
-  "Handle the `rewind-took' message: TURN has what a CLI's own rewind took."
+  "Handle `rewind-took': TURN has the edits that a CLI's own rewind overwrote."
   (let* ((files (qwen-companion-turn-files turn))
          (lines (apply #'+ (mapcar #'qwen-companion-changed-file-deleted files)))
          (names (concat (file-name-nondirectory
@@ -37,17 +37,17 @@
     (qwen-companion-backend-notice
      (format "%s's rewind %s; %s"
              (qwen-companion-changes-items-client-name (qwen-companion-turn-client turn))
-             ;; With a note, lines of the agent's are among them.
+             ;; With a note, some of the lines are the agent's.
              (if (and (> lines 0) (null (qwen-companion-turn-notes turn)))
                  (format "removed %d of your lines from %s" lines names)
-               (format "wrote over your edits in %s" names))
+               (format "overwrote your edits in %s" names))
              (with-current-buffer (window-buffer)
-               (substitute-command-keys "\\[qwen-companion-recover] brings them back"))))))
+               (substitute-command-keys "\\[qwen-companion-recover] restores them"))))))
 
 (defun qwen-companion-recover--turn ()
-  "Return the turn with what was taken; say so and return nil without one.
-It is the one at point in the buffer of changes, else the newest one of
-the project that is not undone yet."
+  "Return the turn with overwritten edits, or nil with a message if there is none.
+It is the turn at point in the buffer of changes, else the project's
+newest one that is not restored yet."
   (let* ((taken (seq-filter (lambda (turn) (eq 'rewind (qwen-companion-turn-source turn)))
                             (qwen-companion-journal-turns)))
          (here (and (derived-mode-p 'qwen-companion-changes-mode)
@@ -63,10 +63,10 @@ the project that is not undone yet."
 
 ;;;###autoload
 (defun qwen-companion-recover ()
-  "Bring back your edits that a CLI's own rewind has taken.
-They are merged into the files and buffers as they are now, and a
-conflict is shown as that of an undo.  In the buffer of changes, these
-edits are a turn; without point on one, it is the newest of the project."
+  "Restore your edits that a CLI's own rewind has overwritten.
+They are merged into the current files and buffers; conflicts are shown as
+for an undo.  Act on the turn with such edits at point in the buffer of
+changes, else on the newest one of the project."
   (interactive)
   (qwen-companion-journal-call-with-turns
    (lambda ()
@@ -80,7 +80,7 @@ edits are a turn; without point on one, it is the newest of the project."
                        files id "Bring back what the rewind took" 'undo)))
          (qwen-companion-changes-items-reload-shown paths)
          (qwen-companion-changes-undo-report
-          results (length files) '("brought back" . "These edits are there already")))))))
+          results (length files) '("brought back" . "These edits are already restored")))))))
 
 (provide 'qwen-companion-recover)
 ;;; qwen-companion-recover.el ends here

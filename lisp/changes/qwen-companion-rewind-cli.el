@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; A CLI in a terminal of ours is ended, its conversation rewound by a daemon
-;; of our own, and it goes on with it in the same place.  The prompt comes
-;; back, to be edited.  A copy of a conversation is made by the same daemon.
+;; End a CLI in a terminal of Emacs, have a private daemon rewind its
+;; conversation, and restart the CLI with it in the same window.  The prompt
+;; is returned for editing.  The same daemon copies conversations.
 
 ;;; Code:
 
@@ -27,15 +27,15 @@
 
 (cl-defstruct (qwen-companion-rewind-target (:copier nil))
   "A prompt to before which a conversation can be rewound.
-CONVERSATION is its name, as `qwen-companion-turn-conversation' has it,
-and SESSION its name as a CLI records it, nil where a chat has it.  START is when the prompt began,
-in milliseconds since the epoch, and PROMPT its beginning, on one line.
-ROOT is the directory of the project.  DATA is for the function that made
-the target."
+CONVERSATION is its name, as in `qwen-companion-turn-conversation', and
+SESSION its name in the CLI's records, or nil for a chat.  START is the
+time of the prompt in milliseconds since the epoch, and PROMPT its
+beginning, on one line.  ROOT is the directory of the project.  DATA is
+private to the function that made the target."
   conversation session start prompt root data)
 
-(defconst qwen-companion-rewind-cli-early 100
-  "Longest time that a turn may begin before its prompt, in milliseconds.")
+(defconst qwen-companion-rewind-cli-start-tolerance 100
+  "Maximum time from the start of a turn to its prompt, in milliseconds.")
 
 (defun qwen-companion-rewind-cli-title (text)
   "Return the beginning of the prompt TEXT in quotes, for a message."
@@ -44,33 +44,33 @@ the target."
 ;;; Afterwards
 
 (defvar qwen-companion-rewind-cli--last (make-hash-table :test #'equal)
-  "The last rewind of each conversation from this Emacs, by the name of that.
-It is (SINCE . COPY), as for `qwen-companion-rewind-note'; COPY is
-`coming' until that is known.")
+  "The last rewind of each conversation by this Emacs, by conversation name.
+Each value is (SINCE . COPY), as in `qwen-companion-rewind-note'; COPY is
+`coming' until it is known.")
 
 (defun qwen-companion-rewind-note (target copy &optional begins)
-  "Note that the conversation of TARGET was rewound to before it.
-COPY names it as it was before, a string for
-`qwen-companion-rewind-return-functions', or nil where there is none.
-With BEGINS non-nil, that is only about to be done: if it never ends, the
-next start says so."
+  "Record that the conversation of TARGET was rewound to before it.
+COPY names a copy of the whole conversation, a string for
+`qwen-companion-rewind-return-functions', or is nil for no copy.  With BEGINS
+non-nil, the rewind is about to start: if it never ends, the next start
+of Emacs reports that."
   (let ((conversation (qwen-companion-rewind-target-conversation target))
-        (since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind-cli-early)))
+        (since (- (floor (qwen-companion-rewind-target-start target)) qwen-companion-rewind-cli-start-tolerance)))
     (puthash conversation (cons since (if begins 'coming copy)) qwen-companion-rewind-cli--last)
     (qwen-companion-backend-call
      'journal-rewound
      (list :conversation conversation :since since :copy copy :begins (and begins t)))))
 
 (defun qwen-companion-rewind-cli-copy (turn)
-  "Return the copy in which TURN, which was rewound, still is.
-Return `coming' while the journal has heard of the rewind and its copy is
-not known yet, and nil where there is none."
+  "Return the copy of a conversation that still has TURN, a rewound turn.
+Return `coming' while the journal knows of the rewind but not of its copy
+yet, and nil if there is none."
   (or (qwen-companion-turn-copy turn)
       (pcase (gethash (qwen-companion-turn-conversation turn) qwen-companion-rewind-cli--last)
         (`(,since . ,copy) (and (>= (qwen-companion-turn-start turn) since) copy)))))
 
 (defun qwen-companion-rewind-failed (target reason)
-  "Say that rewinding the conversation of TARGET has failed because of REASON."
+  "Report that rewinding the conversation of TARGET failed for REASON."
   (remhash (qwen-companion-rewind-target-conversation target) qwen-companion-rewind-cli--last)
   (message "Rewinding the conversation failed: %s.  C-u C-u M-x qwen-companion-rewind tries again"
            (string-remove-suffix "." (qwen-companion-journal-sentence reason))))
@@ -78,10 +78,10 @@ not known yet, and nil where there is none."
 ;;; A CLI in a terminal
 
 (defconst qwen-companion-rewind-cli--version "0.21.10"
-  "The first version of Qwen Code seen to rewind a conversation from outside.")
+  "First version of Qwen Code that can rewind a conversation from outside.")
 
-(defun qwen-companion-rewind-cli-door (target)
-  "Return how the conversation of TARGET is rewound, by its CLI in a terminal.
+(defun qwen-companion-rewind-cli-method (target)
+  "Return the method to rewind the conversation of TARGET, of a CLI in a terminal.
 See `qwen-companion-rewind-conversation-functions'."
   (let* ((session (seq-find (lambda (session)
                               (equal (qwen-companion-rewind-target-session target)
@@ -97,29 +97,29 @@ See `qwen-companion-rewind-conversation-functions'."
       (user-error "The CLI in %s is working; cancel its turn there, or wait until it ends"
                   (buffer-name buffer)))
      ((qwen-companion-prompts-waiting buffer)
-      (user-error "A prompt waits for the CLI in %s; M-x qwen-companion-ask-take-back takes it back"
+      (user-error "A prompt for the CLI in %s is queued; M-x qwen-companion-ask-take-back withdraws it"
                   (buffer-name buffer)))
      ((qwen-companion-prompts-typed-p session buffer)
-      (user-error "Something is typed in %s, which would be lost; send or delete it first"
+      (user-error "Unsent input in %s would be lost; send or delete it first"
                   (buffer-name buffer)))
-     (t (cons (format "the conversation too, for which the CLI in %s ends and goes on"
+     (t (cons (format "the conversation too, restarting the CLI in %s"
                       (buffer-name buffer))
               (lambda () (qwen-companion-rewind-cli--begin session buffer target)))))))
 
 (defun qwen-companion-rewind-cli--reason (session buffer)
   "Return why the conversation of SESSION in BUFFER cannot be rewound, or nil.
-Both are nil where no CLI records it, or it is in no terminal of Emacs."
+SESSION is nil if no CLI has it open, BUFFER if no terminal of Emacs has."
   (cond
    ((null session)
-    "no connected CLI has it open; M-x qwen-companion-resume goes on with it")
-   ((qwen-companion-session-place session) "its CLI runs at another place")
+    "no connected CLI has it open; M-x qwen-companion-resume opens it")
+   ((qwen-companion-session-place session) "its CLI runs on another host")
    ((not (and buffer
               (buffer-local-value 'qwen-companion-terminal-directory buffer)
               (not (buffer-local-value 'qwen-companion-terminal-outside buffer))))
-    "its CLI is in no terminal that M-x qwen-companion-run has opened; end it, and go on with it by M-x qwen-companion-resume")
+    "its CLI is not in a terminal of M-x qwen-companion-run; quit it and open the conversation with M-x qwen-companion-resume")
    ((not (ignore-errors
            (version<= qwen-companion-rewind-cli--version (qwen-companion-session-version session))))
-    (format "only Qwen Code from %s on can do this" qwen-companion-rewind-cli--version))))
+    (format "Qwen Code %s or later is needed" qwen-companion-rewind-cli--version))))
 
 (defun qwen-companion-rewind-cli--begin (session buffer target)
   "Rewind the conversation of SESSION, in the terminal BUFFER, to before TARGET."
@@ -133,10 +133,11 @@ Both are nil where no CLI records it, or it is in no terminal of Emacs."
      (lambda (answer) (qwen-companion-rewind-cli--finish place directory target answer input)))))
 
 (defun qwen-companion-rewind-cli-ask (doing directory session target function &optional tree)
-  "Have the conversation of TARGET, recorded in DIRECTORY, rewound; return at once.
-SESSION is the CLI that has it open, or nil to have a copy of it made that
-ends with the turn of TARGET, for a CLI in the directory TREE if that is
-another one.  DOING says so.  FUNCTION gets the answer."
+  "Rewind or copy the conversation of TARGET, recorded in DIRECTORY.
+SESSION is the CLI that has it open.  If it is nil, copy the conversation
+up to the end of TARGET's turn, for a CLI in the directory TREE, by
+default DIRECTORY.  DOING describes the action.  Return at once; FUNCTION
+gets the answer."
   (let* ((reporter (make-progress-reporter (concat doing " the conversation...")))
          (timer (run-at-time 0.5 0.5 #'qwen-companion-timers-call
                              #'progress-reporter-update reporter)))
@@ -149,21 +150,22 @@ another one.  DOING says so.  FUNCTION gets the answer."
            :prompt (qwen-companion-rewind-target-prompt target))
      (lambda (answer)
        (cancel-timer timer)
-       ;; It opens a terminal, which nothing may do while a message is handled.
+       ;; It opens a terminal, which a message handler must not do.
        (run-at-time 0 nil function answer)))))
 
 (defun qwen-companion-rewind-cli--directory (session buffer)
-  "Return the directory in which SESSION in the terminal BUFFER works.
-It is another one than the terminal's in a worktree."
+  "Return the directory of SESSION in the terminal BUFFER.
+In a worktree it differs from the terminal's."
   (let ((own (buffer-local-value 'qwen-companion-terminal-directory buffer))
         (found (qwen-companion-session-directory session)))
     (if (or (null found) (file-equal-p own found)) own found)))
 
 (defun qwen-companion-rewind-cli--finish (place directory target answer input)
-  "Go on with the conversation of TARGET after ANSWER, in DIRECTORY.
-PLACE is (BUFFER WINDOWS ARGUMENTS): where its terminal was, and how the
-CLI goes on.  The prompt comes back, and its buffer is selected unless
-there was input since INPUT, which is `num-nonmacro-input-events'."
+  "Resume the conversation of TARGET after ANSWER, in DIRECTORY.
+PLACE is (BUFFER WINDOWS ARGUMENTS): the terminal, its windows, and the
+arguments of the CLI.  Return the prompt for editing, and select its
+buffer unless there was input since INPUT, a value of
+`num-nonmacro-input-events'."
   (pcase-let ((`(,buffer ,windows ,arguments) place)
               (error-text (qwen-companion-recorded-rewound-error answer)))
     (unless error-text

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; `qwen-companion-rewind' takes a conversation and the files back to before a
-;; prompt.  The files go back by the journal: each turn of the conversation
-;; since then is undone, the newest first, so edits of the user's and of other
-;; agents stay.  Qwen Code's own rewind would write whole files anew.
+;; `qwen-companion-rewind' rewinds a conversation and the files to before a
+;; prompt.  The journal undoes each later turn of the conversation, newest
+;; first, so edits of the user and of other agents stay.  Qwen Code's own
+;; rewind would overwrite whole files.
 ;;
 ;; The conversation is rewound by `qwen serve'.  A chat does it at once, see
 ;; qwen-companion-chat-rewind.el; how a CLI in a terminal does, is in
@@ -33,25 +33,25 @@
 (require 'qwen-companion-untrusted)
 
 (defvar qwen-companion-rewind-conversation-functions nil
-  "Abnormal hook to find out how a conversation is rewound.
-Each function gets a `qwen-companion-rewind-target' and returns nil when
-the conversation is none of its own, else (WORDS . FUNCTION).  FUNCTION
-begins to rewind it; nil when that cannot be done.  WORDS say for the
-question to the user what happens to the conversation, or why it stays.
-A `user-error' means that nothing can be rewound now.")
+  "Abnormal hook to find the method to rewind a conversation.
+Each function gets a `qwen-companion-rewind-target' and returns nil if it
+does not know the conversation, else (WORDS . FUNCTION).  FUNCTION begins
+to rewind it, or is nil if that is impossible.  WORDS are for the question
+to the user: what happens to the conversation, or why it stays.  A
+`user-error' means that nothing can be rewound now.")
 
 (defvar qwen-companion-rewind-return-functions nil
-  "Abnormal hook to go on with a copy of a rewound conversation.
-Each function gets the name of a copy, as it was given to
+  "Abnormal hook to open a copy of a rewound conversation.
+Each function gets the name of a copy, as passed to
 `qwen-companion-rewind-note', and returns non-nil if it has opened it.")
 
 (defvar-local qwen-companion-rewind-target-function nil
   "Function that returns the `qwen-companion-rewind-target' at point.
-It is called without arguments in the buffer that has it.  It says so and
-returns nil where there is none.")
+It is called without arguments in the current buffer.  If there is no
+target, it shows a message and returns nil.")
 
 (defconst qwen-companion-rewind--patience 1
-  "Seconds for which the end of a turn is waited for.")
+  "Seconds to wait for the end of a turn.")
 
 ;;; What is rewound
 
@@ -68,7 +68,7 @@ returns nil where there is none.")
 
 (defun qwen-companion-rewind--turns (target)
   "Return the list of each turn since TARGET in its conversation, newest first."
-  (let ((start (- (qwen-companion-rewind-target-start target) qwen-companion-rewind-cli-early)))
+  (let ((start (- (qwen-companion-rewind-target-start target) qwen-companion-rewind-cli-start-tolerance)))
     (seq-filter (lambda (turn)
                   (and (equal (qwen-companion-rewind-target-conversation target)
                               (qwen-companion-turn-conversation turn))
@@ -79,7 +79,7 @@ returns nil where there is none.")
 
 (defun qwen-companion-rewind--read ()
   "Return the target at point, or read one.
-Say so and return nil where there is none."
+If there is none, show a message and return nil."
   (if qwen-companion-rewind-target-function
       (funcall qwen-companion-rewind-target-function)
     (let* ((conversation (qwen-companion-terminal-conversation-here))
@@ -93,7 +93,7 @@ Say so and return nil where there is none."
                             (equal root (qwen-companion-turn-root turn)))))
                    (qwen-companion-journal-turns))))
       (if (null turns)
-          (ignore (message "No turn is recorded here that could be rewound"))
+          (ignore (message "No recorded turn to rewind here"))
         (qwen-companion-rewind--target-of
          (qwen-companion-completion-read
           "Rewind to before: "
@@ -110,8 +110,8 @@ Say so and return nil where there is none."
 ;;; The command
 
 (defun qwen-companion-rewind--part (prefix)
-  "Return the part to rewind by the prefix argument PREFIX: nil for all.
-Or `files', or `conversation'."
+  "Return the part to rewind for the prefix argument PREFIX.
+It is nil for all, `files' or `conversation'."
   (pcase prefix
     ('nil nil)
     ('(16) 'conversation)
@@ -119,18 +119,18 @@ Or `files', or `conversation'."
 
 ;;;###autoload
 (defun qwen-companion-rewind (&optional part)
-  "Go back to before a prompt: the conversation and the files.
-The prompt is that at point in the buffer of changes and in a chat; in
-other buffers, choose one of the terminal's or the project's turns.  What
-is going to happen is said first.
+  "Rewind the conversation and the files to before a prompt.
+Use the prompt at point in the buffer of changes or a chat; in other
+buffers, choose one of the terminal's or the project's turns.  Describe
+the effect and ask before doing it.
 
-Files go back by the journal, so your own edits stay, and conflicts are
-shown as those of an undo.  The prompt comes back, to be edited: into the
-input of a chat, or a prompt buffer for a CLI in a terminal, which is
-ended for this and goes on in the same place.
+The journal undoes the agent's changes, so your own edits stay, and
+conflicts are shown as for an undo.  The prompt returns for editing: to
+the input of a chat, or to a prompt buffer for a CLI in a terminal.  That
+CLI is restarted in the same window.
 
-PART is `files' or `conversation' to leave the other as it is, which a
-prefix argument does: one for the files only, two for the conversation."
+PART is `files' or `conversation' to rewind only that.  Interactively,
+one \\[universal-argument] means the files only, two the conversation only."
   (interactive (list (qwen-companion-rewind--part current-prefix-arg)))
   (qwen-companion-journal-call-with-turns
    (lambda ()
@@ -141,7 +141,7 @@ prefix argument does: one for the files only, two for the conversation."
   "Return the turn at point in this list, or signal a `user-error'."
   (let ((group (qwen-companion-changes-items-group-at-point)))
     (or (qwen-companion-journal-turn (qwen-companion-changes-items-group-turn group))
-        (qwen-companion-header-error "This is no single turn; \\[qwen-companion-changes-show-turns] shows the turns"))))
+        (qwen-companion-header-error "Not on a turn; \\[qwen-companion-changes-show-turns] shows the turns"))))
 
 (defun qwen-companion-rewind-target-at-point ()
   "Return the `qwen-companion-rewind-target' at point in this list."
@@ -149,8 +149,8 @@ prefix argument does: one for the files only, two for the conversation."
 
 (defun qwen-companion-rewind-turn (part)
   "Rewind to before the turn at point in this list.
-PART is as for `qwen-companion-rewind'.  If the turn was rewound, go on
-with the conversation as it was before."
+PART is as for `qwen-companion-rewind'.  If the turn was already rewound,
+resume the conversation from before that."
   (interactive (list (qwen-companion-rewind--part current-prefix-arg))
                qwen-companion-changes-mode)
   (let ((turn (qwen-companion-rewind--turn-at-point)))
@@ -163,46 +163,46 @@ with the conversation as it was before."
 PART is as for `qwen-companion-rewind'."
   (let* ((turns (qwen-companion-rewind--ended-turns target part))
          (files (mapcan (lambda (turn) (copy-sequence (qwen-companion-turn-files turn))) turns))
-         (door (unless (eq part 'files) (qwen-companion-rewind--door target))))
-    (unless (or files (cdr door))
-      (user-error "Nothing to rewind: %s" (or (car door) "no file has changes to undo since that prompt")))
+         (method (unless (eq part 'files) (qwen-companion-rewind--method target))))
+    (unless (or files (cdr method))
+      (user-error "Nothing to rewind: %s" (or (car method) "no file has changes to undo since that prompt")))
     (qwen-companion-undo-confirm
      (delete-dups (mapcar #'qwen-companion-changed-file-path files)) "rewind"
-     (qwen-companion-rewind--plan target part turns files door))
+     (qwen-companion-rewind--plan target part turns files method))
     (unless (equal (mapcar #'qwen-companion-turn-id turns)
                    (mapcar #'qwen-companion-turn-id
                            (qwen-companion-rewind--ended-turns target part)))
-      (user-error "The turns have just changed; look at what is shown now"))
-    (when (cdr door)
+      (user-error "The turns have just changed; check them and try again"))
+    (when (cdr method)
       (qwen-companion-rewind-note target nil t))
     (if (and files (not (qwen-companion-rewind--files target turns)))
-        (message "Stopped; the conversation is unchanged, and the same key continues")
-      (when (cdr door)
-        (funcall (cdr door))))))
+        (message "Stopped; the conversation is unchanged, repeat to continue")
+      (when (cdr method)
+        (funcall (cdr method))))))
 
 (defun qwen-companion-rewind--ended-turns (target part)
   "Return the list of each turn to undo for rewinding PART to before TARGET.
 Signal a `user-error' while the agent works on one."
   (let ((ended (lambda ()
                  (cl-every #'qwen-companion-turn-end (qwen-companion-rewind--turns target)))))
-    ;; The end of one that has just ended is told a moment later.
+    ;; The end of a turn is reported a moment later.
     (qwen-companion-backend-wait ended qwen-companion-rewind--patience)
     (unless (funcall ended)
-      (user-error "The agent still works on a turn of this conversation; wait until it has ended, or cancel it"))
+      (user-error "The agent is still working on this conversation; wait, or cancel its turn"))
     (unless (eq part 'conversation)
-      ;; To undo one again would contradict what was written there since.
+      ;; Undoing one again would conflict with later writes.
       (seq-remove (lambda (turn) (eq t (qwen-companion-changes-items-undone turn)))
                   (qwen-companion-rewind--turns target)))))
 
-(defun qwen-companion-rewind--door (target)
+(defun qwen-companion-rewind--method (target)
   "Return (WORDS . FUNCTION) for the conversation of TARGET.
 See `qwen-companion-rewind-conversation-functions'."
   (or (run-hook-with-args-until-success 'qwen-companion-rewind-conversation-functions target)
-      (qwen-companion-rewind-cli-door target)))
+      (qwen-companion-rewind-cli-method target)))
 
-(defun qwen-companion-rewind--plan (target part turns files door)
-  "Return in one line what rewinding PART to before TARGET does.
-TURNS are undone, with FILES; DOOR is as `qwen-companion-rewind--door'
+(defun qwen-companion-rewind--plan (target part turns files method)
+  "Describe in one line the effect of rewinding PART to before TARGET.
+TURNS are undone, with FILES; METHOD is as `qwen-companion-rewind--method'
 returns it, nil where the conversation is to stay."
   (let ((notes (delete-dups (mapcan (lambda (turn)
                                       (copy-sequence (qwen-companion-turn-notes turn)))
@@ -222,20 +222,20 @@ returns it, nil where the conversation is to stay."
             (and notes
                  (format "not recorded, so it stays: %s"
                          (qwen-companion-untrusted-line (string-join notes ", "))))
-            (if door (car door) "the conversation stays")))
+            (if method (car method) "the conversation stays")))
      "; ")))
 
 (defun qwen-companion-rewind--first-kinds (files)
-  "Return one of FILES, newest first, for each path: the oldest.
-It says whether the file was there before all of the turns."
+  "Return the oldest element of FILES, newest first, for each path.
+It says whether the file existed before all of the turns."
   (let ((oldest (make-hash-table :test #'equal)))
     (dolist (file files)
       (puthash (qwen-companion-changed-file-path file) file oldest))
     (hash-table-values oldest)))
 
 (defun qwen-companion-rewind--files (target turns)
-  "Take the files back to before TARGET, and say how that ended.
-TURNS are undone, the newest first.  Return nil if the user stops it."
+  "Rewind the files to before TARGET, and report the outcome.
+Undo TURNS, newest first.  Return nil if the user stops it."
   (let ((title (qwen-companion-rewind-cli-title (qwen-companion-rewind-target-prompt target)))
         (outcomes nil)
         (count 0)
@@ -243,7 +243,7 @@ TURNS are undone, the newest first.  Return nil if the user stops it."
     (dolist (turn turns)
       (unless stopped
         (let* ((files (seq-remove (lambda (file)
-                                    ;; It has marks of conflicts now.
+                                    ;; It now has conflict markers.
                                     (eq 'conflict (alist-get (qwen-companion-changed-file-path file)
                                                              outcomes nil nil #'equal)))
                                   (qwen-companion-turn-files turn)))
@@ -262,8 +262,8 @@ TURNS are undone, the newest first.  Return nil if the user stops it."
     (not stopped)))
 
 (defun qwen-companion-rewind--worst (outcomes results)
-  "Return the alist OUTCOMES with RESULTS, see `qwen-companion-undo-run'.
-Of two for one file, that of which the user has to know more is kept."
+  "Return the alist OUTCOMES with RESULTS, see `qwen-companion-undo-apply-steps'.
+Of two outcomes for one file, keep the worse."
   (let ((rank (lambda (result) (if (stringp result) 3 (seq-position '(same written unsaved) result)))))
     (pcase-dolist (`(,path . ,result) results)
       (let ((known (assoc path outcomes)))
@@ -276,27 +276,27 @@ Of two for one file, that of which the user has to know more is kept."
 ;;; Afterwards
 
 (defun qwen-companion-rewind--return (turn)
-  "Go on with the conversation of TURN as it was before it was rewound."
+  "Resume the conversation of TURN from before it was rewound."
   (let ((copy (pcase (qwen-companion-rewind-cli-copy turn)
                 ('nil (qwen-companion-header-error
                        "No copy of the conversation was kept; \\[qwen-companion-changes-bring-back] brings the files back"))
-                ('coming (user-error "No copy of the conversation is known yet; try again in a moment"))
+                ('coming (user-error "The copy of the conversation is not ready yet; try again in a moment"))
                 (copy copy)))
         (root (qwen-companion-turn-root turn)))
     (when (y-or-n-p "Resume the conversation from before the rewind in a second session? ")
       (or (run-hook-with-args-until-success 'qwen-companion-rewind-return-functions copy)
           (qwen-companion-terminal-open root (list "--resume" copy))))))
 
-;;; Going on beside it
+;;; Forks
 
 ;;;###autoload
 (defun qwen-companion-fork (&optional worktree)
-  "Go on from a turn in a second terminal; the first CLI stays as it is.
-The second one has a copy of the conversation that ends with the turn at
-point in the buffer of changes; in other buffers, choose one.  Both work
-on the same files.  With a prefix argument, ask for the name of a git
-WORKTREE in which the second one works; it is made if it is not there,
-from the last commit."
+  "Fork a conversation after a turn into a CLI in a second terminal.
+The new CLI has a copy of the conversation up to the turn at point in the
+buffer of changes; in other buffers, choose the turn.  The first CLI does
+not change, and both work on the same files.  With a prefix argument, ask
+for the name of a git WORKTREE for the new CLI; if it does not exist, make
+it from the last commit."
   (interactive (list (and current-prefix-arg (read-string "Fork into the worktree: "))))
   (qwen-companion-journal-call-with-turns
    (lambda ()
@@ -309,9 +309,9 @@ With WORKTREE, a name, it works in that worktree of the repository."
   (let ((root (qwen-companion-rewind-target-root target)))
     (unless (qwen-companion-rewind-target-session target)
       (qwen-companion-header-error
-       "A chat can be forked at its end only, with \\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-fork] there"))
+       "A chat can only be forked at its end, with \\<qwen-companion-chat-mode-map>\\[qwen-companion-chat-fork] in the chat"))
     (when (file-remote-p root)
-      (user-error "A conversation on another host cannot be forked"))
+      (user-error "Cannot fork a conversation on another host"))
     (if worktree
         (message "Forking into worktree %s%s" worktree
                  (qwen-companion-terminal-in-worktrees
@@ -326,9 +326,9 @@ It works in the worktree TREE, or with nil in ROOT."
    "Copying" root nil target
    (lambda (answer)
      (if-let* ((error-text (qwen-companion-recorded-rewound-error answer)))
-         (message "The conversation was not copied: %s"
+         (message "Copying the conversation failed: %s"
                   (qwen-companion-journal-sentence error-text))
-       (message "The copy of the conversation goes on in another terminal")
+       (message "Forked the conversation into another terminal")
        (qwen-companion-terminal-open
         (or tree root) (list "--resume" (qwen-companion-recorded-rewound-copy answer)))))
    tree))

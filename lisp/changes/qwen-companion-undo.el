@@ -6,25 +6,23 @@
 
 ;;; Commentary:
 
-;; To undo a change of an agent is a three-way merge: its base is the text
-;; that the agent left, "mine" is the current text, "theirs" the text as it
-;; was before.  So later edits of the user stay.  To bring a change
-;; back is the same with base and "theirs" exchanged.
+;; Undoing a change of an agent is a three-way merge: the base is the text
+;; that the agent left, "mine" the current text, "theirs" the text before the
+;; change.  So later edits of the user stay.  Restoring a change is the same
+;; with base and "theirs" exchanged.
 ;;
 ;; Files are merged byte for byte: each byte counts as a character, and lines
 ;; end at a line feed, so that neither encoding nor line ends matter.  A buffer
-;; that visits the file follows it, and no hook of saving runs.  Where it has
-;; unsaved text, that is changed instead, as one undo step, and the file is
-;; left alone.  A conflict is marked in a buffer, and nothing is written until
-;; it is resolved.
+;; that visits the file is updated, and no hooks of saving run.  A buffer with
+;; unsaved text is changed instead of the file, as one undo step.  A conflict
+;; is marked in a buffer, and nothing is written until it is resolved.
 ;;
-;; Whatever is done, each file is then as it was before, with the user's own
-;; edits, or it is as it is now.  What goes, goes first, so that a directory
-;; can be where a file was and a file where a directory was; nothing is
-;; deleted whose bytes are not those that the journal has kept.  One file
-;; that has to be left alone is no reason to leave the others.
+;; Each file is either restored with the user's own edits, or unchanged.
+;; Deletions come first, so that a directory can replace a file and a file a
+;; directory.  A file is only deleted if its bytes are in the journal.  A file
+;; that cannot be changed does not stop the others.
 ;;
-;; All functions here are for commands: they wait, and may ask.
+;; All functions here are for commands: they block, and may ask.
 
 ;;; Code:
 
@@ -43,15 +41,14 @@
 
 (cl-defstruct (qwen-companion-undo-step (:copier nil))
   "A change of one file by which something is undone or brought back.
-ROOT is the workspace root.  PATH is the file, and FROM its name now if
-it is to be renamed to PATH first.  BASE are the bytes that are expected
-in it, TARGET those that it is to have if they are, both unibyte strings;
-nil means that there is no such file.  BASE-MODE and TARGET-MODE are the
-permission bits of the file, `link' (the bytes are its target), or nil.
-BINARY is non-nil when the bytes are not those of a text, PLAIN when the
-file is known to have no extended attributes but those that Emacs keeps,
-APART when its hard links belong to another file, which is not to change.
-LABELS are those of the texts in a conflict."
+ROOT is the workspace root.  PATH is the file, and FROM its current name
+if it must be renamed to PATH first.  BASE are its expected bytes and
+TARGET the bytes that replace them, unibyte strings, or nil for no file.
+BASE-MODE and TARGET-MODE are the permission bits of the file, `link' (the
+bytes are its target), or nil.  BINARY is non-nil for a binary file, PLAIN
+when the file has only extended attributes that Emacs preserves, APART
+when its hard links belong to another file, which must not change.  LABELS
+name the texts in a conflict."
   root path from base target base-mode target-mode binary plain apart
   (labels qwen-companion-conflicts-undo-labels))
 
@@ -59,25 +56,25 @@ LABELS are those of the texts in a conflict."
   "Seconds that a command waits for a merge; it can be quit.")
 
 (defconst qwen-companion-undo--stretch 0.005
-  "Seconds of work after which timers and processes get their turn.")
+  "Seconds of work after which timers and process output are handled.")
 
 (defconst qwen-companion-undo--garbage 6000000
   "Bytes after which garbage is collected while many files are undone.
-Each file makes 20 KB: with Emacs's own 0.8 MB most of the time goes into
-that.  After 20 MB one collection takes 9 ms more, and the work between
-two is slower.")
+Each file makes 20 KB of garbage: with Emacs's default of 0.8 MB,
+collections would take most of the time.  With 20 MB, one collection takes
+9 ms more, and the work between two is slower.")
 
-(defvar qwen-companion-undo--since nil
-  "The milliseconds of the start of the turn that is undone, or nil.")
+(defvar qwen-companion-undo--turn-start nil
+  "Start of the turn being undone, in milliseconds since the epoch, or nil.")
 
 ;;; Asking
 
 (defun qwen-companion-undo-confirm (paths verb plan)
-  "Ask whether to go on with changing the files PATHS, if need be.
-VERB names the action, such as \"undo\".  PLAN is nil, or says
-in one line what is going to happen, which is asked about.  If an agent
-is at work on one of PATHS, say so and let the user wait for it: that is
-the same question.  Quit if the user says no."
+  "Ask before changing the files PATHS, if needed.
+VERB names the action, such as \"undo\".  PLAN is nil for no question, or
+describes the action in one line.  If an agent is working on one of PATHS,
+the question says so and lets the user wait for it.  Quit if the user
+declines."
   (if-let* ((paths)
             (busy (qwen-companion-journal-reply-busy
                    (qwen-companion-journal-await
@@ -93,15 +90,15 @@ the same question.  Quit if the user says no."
       (keyboard-quit))))
 
 (defun qwen-companion-undo--busy-text (busy)
-  "Return in words which files agents are at work on; BUSY is as in the reply."
+  "Describe the files that agents are working on; BUSY is as in the reply."
   (pcase-let ((`(,path ,_turn ,tool) (car busy)))
-    (format "The agent is at work on %s%s (%s)"
+    (format "The agent is working on %s%s (%s)"
             (file-name-nondirectory (qwen-companion-untrusted-path path))
             (if (cdr busy) (format " and %d more" (1- (length busy))) "")
             (qwen-companion-untrusted-line (or tool "")))))
 
 (defun qwen-companion-undo--wait-for-agent (paths)
-  "Wait until no agent is at work on PATHS; quitting ends that."
+  "Wait until no agent is working on PATHS; the user can quit."
   (message "Waiting until the agent is done (C-g to stop)...")
   (while (qwen-companion-journal-reply-busy
           (qwen-companion-journal-await
@@ -112,9 +109,9 @@ the same question.  Quit if the user says no."
 
 (defun qwen-companion-undo-step-from-texts (root taken action)
   "Return the step of ACTION for TAKEN, the change of a file below ROOT.
-It is one of those of `qwen-companion-journal-take-texts'.  ACTION is as
-in `qwen-companion-undo-run': all but `undo' do the change again.  Signal
-a `user-error' when the texts are an error."
+TAKEN is an element from `qwen-companion-journal-read-texts'.  ACTION is as
+in `qwen-companion-undo-apply-steps': all but `undo' make the change
+again.  Signal a `user-error' when the texts are an error."
   (pcase-let* ((`(,texts ,before ,after) taken)
                (reason (qwen-companion-texts-error texts))
                (before-mode (qwen-companion-texts-before-mode texts))
@@ -138,26 +135,26 @@ a `user-error' when the texts are an error."
      :apart (qwen-companion-texts-apart texts))))
 
 (defun qwen-companion-undo-text-p (bytes)
-  "Return non-nil when BYTES, a unibyte string or nil, may be a text."
+  "Return non-nil when BYTES, a unibyte string or nil, can be a text."
   (or (null bytes)
       (not (when-let* ((zero (string-search "\0" bytes)))
              (< zero 8000)))
       (string-prefix-p "\xff\xfe" bytes)
       (string-prefix-p "\xfe\xff" bytes)))
 
-(defun qwen-companion-undo-run (list turn label action)
+(defun qwen-companion-undo-apply-steps (list turn label action)
   "Do ACTION with TURN by each element of LIST in order.
-ACTION is `undo', `bring-back' for what was undone, or `merge' for a turn
-in a worktree that is merged elsewhere.  Each element is (PATH . STEP), or
-\(PATH . FUNCTION) with a function that returns the step.  Tell the
-journal so; LABEL says what is done.  Quitting ends it between two files.
-Return an alist of the files that were reached and the outcome for each:
-`written', `unsaved' (it is in a buffer that had unsaved text),
-`conflict' (marked in a buffer, which visits the file of the alist),
-`same' (there was nothing to do), or a string, the reason why the file
-was left as it is."
+ACTION is `undo', `bring-back' to restore undone changes, or `merge' for a
+turn in a worktree.  Each element is (PATH . STEP), or (PATH . FUNCTION)
+with a function that returns the step.  Report the writes to the journal;
+LABEL describes the action.  Quitting stops between two files.
+
+Return an alist of the processed files with the outcome for each:
+`written', `unsaved' (changed in a buffer with unsaved text), `conflict'
+\(marked in a buffer that visits the file), `same' (nothing to do), or a
+string, the reason why the file was left alone."
   (let* ((qwen-companion-journal-inhibit t)
-         ;; A file is finished before a key ends this.
+         ;; Quitting takes effect after the current file.
          (inhibit-quit t)
          (qwen-companion-disk-recent (list nil))
          (steps list)
@@ -169,27 +166,27 @@ was left as it is."
           (ignore-error quit
             (while (and steps (not quit-flag))
               (pcase-let* ((`(,path . ,step) (pop steps))
-                           (`(,result . ,paths) (qwen-companion-undo--try step)))
+                           (`(,result . ,paths) (qwen-companion-undo--try-step step)))
                 (setq written (nconc paths written))
-                ;; The buffer with the conflict has the name that the file has now.
+                ;; The buffer with the conflict has the file's current name.
                 (push (cons (if (eq result 'conflict) (or (car paths) path) path) result)
                       results)
                 (funcall progress (length results))))))
       (when written
         (qwen-companion-journal-wrote (nreverse written) turn label action)))
-    (qwen-companion-undo--let-others-run)
+    (qwen-companion-undo--yield)
     (setq quit-flag nil)
     (nreverse results)))
 
-(defun qwen-companion-undo--try (step)
-  "Take STEP, or the value of the function STEP.
-Return (RESULT . PATHS): the outcome, as in `qwen-companion-undo-run',
-and the files that were written."
+(defun qwen-companion-undo--try-step (step)
+  "Apply STEP, or the value of the function STEP.
+Return (RESULT . PATHS): the outcome, as in `qwen-companion-undo-apply-steps',
+and the written files."
   (condition-case err
       (let* ((step (if (functionp step) (funcall step) step))
              (path (qwen-companion-undo-step-path step))
              (from (qwen-companion-undo-step-from step))
-             (result (qwen-companion-undo--take step)))
+             (result (qwen-companion-undo--apply-step step)))
         (cons result
               (and (memq result '(written unsaved conflict))
                    (append (and (or from (eq result 'written)) (list path))
@@ -199,12 +196,12 @@ and the files that were written."
 
 (defun qwen-companion-undo--progress (count action)
   "Return a function to show how many of COUNT files are done, its argument.
-It shows nothing in the first second.  ACTION is as in
-`qwen-companion-undo-run'."
+It does nothing in the first second.  ACTION is as in
+`qwen-companion-undo-apply-steps'."
   (let ((start (float-time))
         (reporter nil))
     (lambda (done)
-      (qwen-companion-undo--let-others-run)
+      (qwen-companion-undo--yield)
       (when (and (not reporter) (> (- (float-time) start) 1))
         (setq reporter (make-progress-reporter
                         (format "%s %d files (C-g stops)..."
@@ -217,24 +214,24 @@ It shows nothing in the first second.  ACTION is as in
       (when reporter
         (progress-reporter-update reporter done)))))
 
-(defvar qwen-companion-undo--others-ran 0
-  "When timers and processes had their turn last, in seconds.")
+(defvar qwen-companion-undo--last-yield 0
+  "Time when timers and processes last ran, as by `float-time'.")
 
-(defun qwen-companion-undo--let-others-run ()
-  "Run timers and take the output of processes, if they have waited long."
-  (when (> (- (float-time) qwen-companion-undo--others-ran) qwen-companion-undo--stretch)
+(defun qwen-companion-undo--yield ()
+  "Run timers and handle process output, if they have waited long."
+  (when (> (- (float-time) qwen-companion-undo--last-yield) qwen-companion-undo--stretch)
     (let ((qwen-companion-disk-recent nil))
       (accept-process-output nil 0))
-    (setq qwen-companion-undo--others-ran (float-time))))
+    (setq qwen-companion-undo--last-yield (float-time))))
 
 ;;; Many files
 
 (defun qwen-companion-undo-files (part files turn label action &optional adapt)
-  "Do ACTION with what was done to FILES in PART of the journal.
+  "Do ACTION with each change of FILES in PART of the journal.
 PART is a list as in a request; each of FILES is in the form of
 `qwen-companion-changed-file-path'.  TURN, LABEL, ACTION and the value are
-as in `qwen-companion-undo-run'.  The function ADAPT, if any, gets each
-step and returns the one to take."
+as in `qwen-companion-undo-apply-steps'.  The function ADAPT, if any, gets each
+step and returns the one to apply."
   (let* ((root (plist-get part :root))
          (files (qwen-companion-undo--in-order files action))
          (paths (mapcar #'qwen-companion-changed-file-path files))
@@ -246,15 +243,15 @@ step and returns the one to take."
                   (or adapt #'identity)
                   (qwen-companion-undo-step-from-texts
                    root
-                   ;; Nothing of the file is done yet.
+                   ;; The file is unchanged so far.
                    (let ((inhibit-quit nil))
                      (qwen-companion-journal-next-texts texts))
                    action))))
          (start (qwen-companion-turn-start (qwen-companion-journal-turn turn)))
-         (qwen-companion-undo--since start)
+         (qwen-companion-undo--turn-start start)
          (results nil))
     (unwind-protect
-        (setq results (qwen-companion-undo-run
+        (setq results (qwen-companion-undo-apply-steps
                        (mapcar (lambda (path) (cons path next)) paths)
                        turn label action))
       (qwen-companion-journal-end-texts texts))
@@ -262,18 +259,18 @@ step and returns the one to take."
       (qwen-companion-undo--delete-made-directories
        root start (cl-loop for (path . result) in results
                            when (eq result 'written) collect path)))
-    (qwen-companion-undo--let-others-run)
+    (qwen-companion-undo--yield)
     results))
 
 (defun qwen-companion-undo-wanted-file (file)
-  "Return how to ask for the texts of FILE, as in `qwen-companion-undo-files'."
+  "Return the element for FILE in a request of texts."
   (list :path (qwen-companion-changed-file-path file)
         :previous (qwen-companion-changed-file-from file)))
 
 (defun qwen-companion-undo--in-order (files action)
   "Return FILES in the order that ACTION needs.
-What it deletes comes first, then what it renames, and what it makes last,
-so that each name is free when it is needed."
+Deletions come first, then renames, then new files, so that each name is
+free when it is needed."
   (cl-flet ((of (kind) (cl-remove kind files :test-not #'eq
                                   :key #'qwen-companion-changed-file-kind)))
     (append (of (if (eq 'undo action) 'added 'deleted))
@@ -285,10 +282,9 @@ so that each name is free when it is needed."
 ;;; Directories
 
 (defun qwen-companion-undo--delete-made-directories (root start files)
-  "Delete the empty directories in which FILES were, if the agent made them.
-That is so if they were born after START, the milliseconds of the turn's
-start, or nil.  ROOT stays, and so does what is above it.  Quitting ends
-this and leaves the rest."
+  "Delete the empty directories of FILES that the agent made.
+These are directories born after START, the turn's start in milliseconds,
+or nil.  Keep ROOT and its parents.  Quitting stops this."
   (let ((root (file-name-as-directory (file-truename root)))
         (inhibit-quit t)
         (directories (and start (delete-dups (mapcar #'file-name-directory files)))))
@@ -297,7 +293,7 @@ this and leaves the rest."
             (qwen-companion-undo--born-after
              (cl-remove-if-not
               (lambda (directory)
-                (qwen-companion-undo--let-others-run)
+                (qwen-companion-undo--yield)
                 (let* ((file-name-handler-alist nil)
                        (true (ignore-errors (file-truename directory))))
                   (and true
@@ -307,7 +303,7 @@ this and leaves the rest."
               directories)
              start))
       (dolist (directory directories)
-        (qwen-companion-undo--let-others-run)
+        (qwen-companion-undo--yield)
         (let ((file-name-handler-alist nil))
           (ignore-errors (delete-directory directory))))
       (setq directories
@@ -317,7 +313,7 @@ this and leaves the rest."
     (setq quit-flag nil)))
 
 (defun qwen-companion-undo--empty-directory-p (directory)
-  "Return non-nil when DIRECTORY is one, no link to one, and empty."
+  "Return non-nil when DIRECTORY is an empty directory, and not a link to one."
   (and (qwen-companion-undo--directory-p (directory-file-name directory))
        (null (ignore-errors
                (directory-files directory nil directory-files-no-dot-files-regexp t 1)))
@@ -334,14 +330,14 @@ this and leaves the rest."
                                                 (mapcar #'expand-file-name some)))))
              (cl-loop for directory in some
                       for born in (split-string (buffer-string) "\n")
-                      ;; 0 stands for a time that is not known, and so does a hyphen.
-                      ;; The clock that stamps files may be late by 10 ms.
+                      ;; 0 or a hyphen stands for an unknown time.
+                      ;; The clock of file stamps may lag by 10 ms.
                       when (> (* 1000.0 (string-to-number born)) (- start 10))
                       collect directory)))))
 
 (defun qwen-companion-undo--make-room (path)
-  "Delete the empty directories at PATH, where a file was, and make its own.
-Signal a `user-error', having deleted nothing, if anything is in them."
+  "Delete the empty directories at PATH, and make the parent directory of PATH.
+If they contain a file, delete nothing and signal a `user-error'."
   (when (qwen-companion-undo--directory-p path)
     (let ((found (directory-files-recursively path "" t)))
       (if-let* ((file (cl-find-if-not #'qwen-companion-undo--directory-p found)))
@@ -352,7 +348,7 @@ Signal a `user-error', having deleted nothing, if anything is in them."
         (mapc #'delete-directory (append found (list path))))))
   (let ((above (directory-file-name (file-name-directory path))))
     (unless (file-directory-p above)
-      (while (not (qwen-companion-undo--there-p above))
+      (while (not (qwen-companion-undo--exists-p above))
         (setq above (directory-file-name (file-name-directory above))))
       (unless (file-directory-p above)
         (user-error "%s is a file now, not a directory"
@@ -360,72 +356,72 @@ Signal a `user-error', having deleted nothing, if anything is in them."
       (make-directory (file-name-directory path) t))))
 
 (defun qwen-companion-undo--directory-p (path)
-  "Return non-nil when PATH is a directory, and no link to one."
+  "Return non-nil when PATH is a directory, and not a link to one."
   ;; Unlike `file-attributes', these make no garbage.
   (and (file-directory-p path) (not (file-symlink-p path))))
 
-(defun qwen-companion-undo--there-p (path)
-  "Return non-nil when there is anything at PATH, be it a link to nowhere."
+(defun qwen-companion-undo--exists-p (path)
+  "Return non-nil when PATH exists, even as a dangling link."
   (and (or (file-exists-p path) (file-symlink-p path)) t))
 
 ;;; One file
 
-(defun qwen-companion-undo--take (step)
-  "Take STEP and return its result, see `qwen-companion-undo-run'.
-Signal an error, having changed nothing, if the file is to be left alone."
+(defun qwen-companion-undo--apply-step (step)
+  "Apply STEP and return its result, see `qwen-companion-undo-apply-steps'.
+If the file must be left alone, change nothing and signal an error."
   (if (file-remote-p (qwen-companion-undo-step-path step))
-      (qwen-companion-undo--take-far step)
-    (qwen-companion-undo--take-here step)))
+      (qwen-companion-undo--apply-remote-step step)
+    (qwen-companion-undo--apply-local-step step)))
 
-(defun qwen-companion-undo--take-here (step)
-  "Take STEP, of a file of this machine; see `qwen-companion-undo--take'."
+(defun qwen-companion-undo--apply-local-step (step)
+  "Apply STEP, for a local file; see `qwen-companion-undo--apply-step'."
   (let* ((path (qwen-companion-undo-step-path step))
          (from (qwen-companion-undo-step-from step))
          (file-name-handler-alist nil)
-         (from-there (and from (qwen-companion-undo--there-p from)))
+         (from-there (and from (qwen-companion-undo--exists-p from)))
          (renamed nil))
-    (qwen-companion-undo--check-place step path)
+    (qwen-companion-undo--check-location step path)
     (when from
-      (qwen-companion-undo--check-place step from))
+      (qwen-companion-undo--check-location step from))
     (unless (run-hook-with-args-until-failure
              'qwen-companion-disk-catch-up-functions (if from-there from path))
       (user-error "It has just changed on disk; try again in a moment"))
-    ;; It may have its name back already.
-    (when (and from (or from-there (not (qwen-companion-undo--there-p path))))
+    ;; The file may already have its old name.
+    (when (and from (or from-there (not (qwen-companion-undo--exists-p path))))
       (qwen-companion-undo--rename from path)
       (setq renamed t))
     (condition-case err
-        (qwen-companion-undo--take-contents step renamed)
+        (qwen-companion-undo--write-contents step renamed)
       (error
        (when renamed
          (qwen-companion-undo--rename path from))
        (signal (car err) (cdr err))))))
 
-(defun qwen-companion-undo--take-contents (step renamed)
+(defun qwen-companion-undo--write-contents (step renamed)
   "Write the wanted contents to the file of STEP.
 RENAMED is non-nil if it has just been renamed.  Return the outcome, as
-in `qwen-companion-undo-run'."
+in `qwen-companion-undo-apply-steps'."
   (let ((result (cond
                  ((memq 'link (list (qwen-companion-undo-step-base-mode step)
                                     (qwen-companion-undo-step-target-mode step)))
-                  (qwen-companion-undo--take-link step))
+                  (qwen-companion-undo--apply-to-link step))
                  ((null (qwen-companion-undo-step-target step))
                   (qwen-companion-undo--delete step))
                  (t
-                  (qwen-companion-undo--take-text step))))
+                  (qwen-companion-undo--apply-to-text step))))
         (changed (qwen-companion-undo--set-mode step)))
     (if (and (eq result 'same) (or changed renamed)) 'written result)))
 
-(defun qwen-companion-undo--check-place (step path)
+(defun qwen-companion-undo--check-location (step path)
   "Signal a `user-error' unless STEP may change the file PATH.
-Its real directory must be in the real root, and the file no link that
-was not there before."
+Its real directory must be in the real root, and the file must not be a
+new link."
   (let* ((file-name-handler-alist nil)
          (root (qwen-companion-disk-true-directory
                 (file-name-as-directory (qwen-companion-undo-step-root step))))
          (directory (qwen-companion-disk-true-directory (file-name-directory path))))
     (unless (string-prefix-p root directory)
-      (user-error "A symbolic link leads its directory out of the project"))
+      (user-error "Its directory is outside the project (symbolic link)"))
     (when (member ".git" (cons (file-name-nondirectory path)
                                (split-string (substring directory (length root)) "/")))
       (user-error "It belongs to git"))
@@ -441,22 +437,22 @@ was not there before."
                                  (qwen-companion-undo-step-target-mode step)))
          (user-error "It is a symbolic link now")))
       (_
-       (unless (or (file-regular-p path) (not (qwen-companion-undo--there-p path)))
+       (unless (or (file-regular-p path) (not (qwen-companion-undo--exists-p path)))
          (user-error "It is no longer a regular file"))))))
 
 (defun qwen-companion-undo--rename (from path)
-  "Rename the file FROM to PATH, and let its buffer visit it there."
+  "Rename the file FROM to PATH, for the buffer that visits it too."
   (let ((buffer (qwen-companion-disk-buffer from))
         (other (qwen-companion-disk-buffer path)))
     (cond
-     ((not (qwen-companion-undo--there-p from))
-      (user-error "%s is not there any more" (qwen-companion-untrusted-path from)))
-     ((and (qwen-companion-undo--there-p path)
+     ((not (qwen-companion-undo--exists-p from))
+      (user-error "%s no longer exists" (qwen-companion-untrusted-path from)))
+     ((and (qwen-companion-undo--exists-p path)
            (not (qwen-companion-undo--directory-p path)))
       (user-error "%s is in the way" (qwen-companion-untrusted-path path)))
      ((and other (buffer-modified-p other))
       (user-error "%s has unsaved text" (buffer-name other)))
-     ;; Else it would be left without a file.
+     ;; Otherwise the buffer would lose its file.
      ((and other buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer))))
     (if (or (string-prefix-p (file-name-as-directory path) from)
@@ -469,7 +465,7 @@ was not there before."
         (set-visited-file-name path t t)))))
 
 (defun qwen-companion-undo--rename-within (from path)
-  "Rename the file FROM to PATH; one is where the directory of the other is."
+  "Rename the file FROM to PATH; one of both is a parent directory of the other."
   (let ((aside (make-temp-name
                 (concat (directory-file-name
                          (if (string-prefix-p (file-name-as-directory path) from)
@@ -489,13 +485,13 @@ was not there before."
 (defun qwen-companion-undo--bytes (path)
   "Return the bytes of the file PATH, a unibyte string, or nil without one."
   (if (file-remote-p path)
-      (car (qwen-companion-undo--far-file path))
+      (car (qwen-companion-undo--remote-file path))
     (qwen-companion-disk-bytes path)))
 
 ;;; Files that no buffer visits
 
-(defun qwen-companion-undo--take-text (step)
-  "Bring the file of STEP, or its buffer, to its target."
+(defun qwen-companion-undo--apply-to-text (step)
+  "Apply STEP to its file, or to the buffer that visits it."
   (let* ((path (qwen-companion-undo-step-path step))
          (target (qwen-companion-undo-step-target step))
          (buffer (if (qwen-companion-undo-step-apart step)
@@ -518,7 +514,7 @@ was not there before."
       (qwen-companion-undo--replace path bytes target step)
       'written)
      ((null bytes)
-      (user-error "It is not there any more"))
+      (user-error "It no longer exists"))
      ((qwen-companion-undo-step-binary step)
       (user-error "It is a binary file and has changed since"))
      (t
@@ -526,7 +522,7 @@ was not there before."
 
 (defun qwen-companion-undo--merge-bytes (step bytes)
   "Merge the change of STEP into its file, which has BYTES and is unvisited.
-Return the outcome, as in `qwen-companion-undo-run'."
+Return the outcome, as in `qwen-companion-undo-apply-steps'."
   (let* ((path (qwen-companion-undo-step-path step))
          (coding (qwen-companion-undo-lossless-coding bytes))
          (decode (lambda (bytes) (decode-coding-string (or bytes "") coding t)))
@@ -547,28 +543,28 @@ Return the outcome, as in `qwen-companion-undo-run'."
 
 (defun qwen-companion-undo--replace (path expected bytes step)
   "Replace EXPECTED, the bytes of the file PATH, by BYTES.
-Each of both is nil where there is no file, or is to be none.  A buffer
-that visits it follows.  STEP is as in `qwen-companion-undo--write'."
-  (let* ((found (and (file-remote-p path) (qwen-companion-undo--far-file path)))
+Each of them is nil for no file.  Update a buffer that visits the file.
+STEP is as in `qwen-companion-undo--write'."
+  (let* ((found (and (file-remote-p path) (qwen-companion-undo--remote-file path)))
          (buffer (if (file-remote-p path)
-                     ;; Another name would be asked for over the line.
+                     ;; For another name, TRAMP would ask the host.
                      (get-file-buffer path)
                    (qwen-companion-disk-buffer path))))
     (if (file-remote-p path)
-        (qwen-companion-undo--write-far
+        (qwen-companion-undo--write-remote
          path expected bytes (qwen-companion-undo--mode step (cdr found)))
       (unless (equal expected (qwen-companion-undo--bytes path))
         (user-error "It has just changed on disk; try again in a moment"))
-      ;; The journal has all that is in it, so a crash of the machine loses
-      ;; nothing.  To wait for the disk takes 2 to 6 ms for each file.
+      ;; The journal has all contents, so a crash of the machine loses
+      ;; nothing.  Waiting for the disk would take 2 to 6 ms per file.
       (let ((write-region-inhibit-fsync t))
         (qwen-companion-undo--write path bytes step)))
     (when buffer
       (qwen-companion-undo--reread buffer path))))
 
 (defun qwen-companion-undo-lossless-coding (bytes)
-  "Return a coding system by which BYTES can be decoded and encoded again.
-A line feed in them is one in the text."
+  "Return a coding system that decodes and encodes BYTES without loss.
+It keeps line feeds."
   (let ((coding (cond ((string-prefix-p "\xff\xfe" bytes) 'utf-16le-with-signature-unix)
                       ((string-prefix-p "\xfe\xff" bytes) 'utf-16be-with-signature-unix))))
     (if (and coding
@@ -578,11 +574,11 @@ A line feed in them is one in the text."
       'iso-latin-1-unix)))
 
 (defun qwen-companion-undo--write (path bytes step)
-  "Let the file PATH have BYTES; what else it has stays, other names too.
-A new one, and one that STEP takes apart from its other names, gets the
-permission bits of STEP.  Directories that are missing are made, empty
-ones in its place are removed.  Whatever fails, the old bytes are in PATH,
-or else in the file that the error names."
+  "Write BYTES to the file PATH; keep its attributes and hard links.
+A new file, and one that STEP separates from its hard links, gets the
+permission bits of STEP.  Make missing directories, and remove empty ones
+at PATH.  After a failure the old bytes are in PATH, or in the file that
+the error names."
   (qwen-companion-undo--make-room path)
   (let ((file-name-handler-alist nil)
         (aside (make-temp-name (expand-file-name ".qwen-companion-"
@@ -605,7 +601,7 @@ or else in the file that the error names."
               (qwen-companion-undo--copy path aside))
           (let ((modes (file-modes path)))
             (qwen-companion-undo--put aside bytes)
-            ;; The system takes special bits from a file that is written.
+            ;; Writing to a file clears its special mode bits.
             (set-file-modes aside modes)
             (rename-file aside path t)))
          (t
@@ -616,7 +612,7 @@ or else in the file that the error names."
                (condition-case nil
                    (copy-file aside path t)
                  (file-error
-                  (user-error "It is cut off; its text is in %s" (cl-shiftf aside nil))))
+                  (user-error "It is truncated; its whole text is in %s" (cl-shiftf aside nil))))
                (signal (car err) (cdr err))))
             (unless (= modes (file-modes path))
               (set-file-modes path modes)))))
@@ -624,7 +620,7 @@ or else in the file that the error names."
         (delete-file aside)))))
 
 (defun qwen-companion-undo--put (path bytes &optional exclusive)
-  "Write BYTES into the file PATH; with EXCLUSIVE, into a new one of nobody else."
+  "Write BYTES into the file PATH; with EXCLUSIVE, into a new, private file."
   (let ((coding-system-for-write 'no-conversion)
         (write-region-annotate-functions nil)
         (write-region-post-annotation-function nil)
@@ -634,9 +630,9 @@ or else in the file that the error names."
 
 (defun qwen-companion-undo--copy (path aside)
   "Copy the file PATH, with its owner and attributes, over the file ASIDE.
-Return non-nil when ASIDE can take its place: all is alike, and PATH has
-no other names.  Signal an error if that fails, or nothing that has the
-new bytes could have the special bits of PATH."
+Return non-nil when ASIDE can replace PATH: owner and attributes are
+equal, and PATH has no other names.  Signal an error if copying fails, or
+if no file with the new bytes could have the special mode bits of PATH."
   (with-temp-buffer
     ;; Emacs itself copies no extended attributes on GNU/Linux.
     (unless (eql 0 (qwen-companion-programs-call-loudly "cp" "-a" "--" path aside))
@@ -646,8 +642,8 @@ new bytes could have the special bits of PATH."
   (qwen-companion-undo--same-owner-p path aside))
 
 (defun qwen-companion-undo--same-owner-p (path aside)
-  "Return non-nil when the files PATH and ASIDE have one owner and group.
-PATH has to have no other names, too."
+  "Return non-nil when the files PATH and ASIDE have the same owner and group.
+Return nil if PATH has other names."
   (let ((attributes (file-attributes path 'integer))
         (others (file-attributes aside 'integer)))
     (and (= 1 (file-attribute-link-number attributes))
@@ -655,7 +651,7 @@ PATH has to have no other names, too."
          (eql (file-attribute-group-id attributes) (file-attribute-group-id others)))))
 
 (defun qwen-companion-undo--reread (buffer path)
-  "Let BUFFER, which has no unsaved text, have the contents of the file PATH."
+  "Update BUFFER, which has no unsaved text, from the file PATH."
   (unless (and (run-hook-with-args-until-failure
                 'qwen-companion-disk-catch-up-functions path)
                (verify-visited-file-modtime buffer))
@@ -663,8 +659,8 @@ PATH has to have no other names, too."
       (revert-buffer t t t))))
 
 (defun qwen-companion-undo--set-mode (step)
-  "Set those permission bits of STEP's file that differ between its two modes.
-Return non-nil if that has changed them."
+  "Set the permission bits of STEP's file that differ between its two modes.
+Return non-nil if that changes them."
   (let ((path (qwen-companion-undo-step-path step)))
     (when (and (integerp (qwen-companion-undo-step-base-mode step))
                (integerp (qwen-companion-undo-step-target-mode step))
@@ -677,11 +673,11 @@ Return non-nil if that has changed them."
 
 (defun qwen-companion-undo--delete (step)
   "Delete the file of STEP if its contents are as expected.
-By `delete-by-moving-to-trash', it goes to the trash."
+Obey `delete-by-moving-to-trash'."
   (let* ((path (qwen-companion-undo-step-path step))
          (buffer (qwen-companion-disk-buffer path)))
     (cond
-     ((not (qwen-companion-undo--there-p path)) 'same)
+     ((not (qwen-companion-undo--exists-p path)) 'same)
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((not (equal (qwen-companion-undo--bytes path)
@@ -691,9 +687,9 @@ By `delete-by-moving-to-trash', it goes to the trash."
       (delete-file path t)
       'written))))
 
-(defun qwen-companion-undo--take-link (step)
+(defun qwen-companion-undo--apply-to-link (step)
   "Make, change or remove the symbolic link of STEP.
-Signal a `user-error' if something else is in its place now."
+Signal a `user-error' if something else is there now."
   (let* ((path (qwen-companion-undo-step-path step))
          (target (qwen-companion-undo-step-target step))
          (mode (qwen-companion-undo-step-target-mode step))
@@ -729,12 +725,12 @@ Signal a `user-error' if something else is in its place now."
 (defun qwen-companion-undo--change-buffer (step buffer)
   "Merge the change of STEP into BUFFER, which visits its file.
 If it has no unsaved text, write it.  Return the outcome, as in
-`qwen-companion-undo-run'."
+`qwen-companion-undo-apply-steps'."
   (with-current-buffer (or (buffer-base-buffer buffer) buffer)
     (when (qwen-companion-conflicts-p)
-      (user-error "%s has conflicts that are not resolved" (buffer-name)))
+      (user-error "%s has unresolved conflicts" (buffer-name)))
     (unless (verify-visited-file-modtime)
-      ;; Nobody follows the file: saving would ask.
+      ;; The buffer does not follow the file: saving would ask.
       (if (buffer-modified-p)
           (user-error "%s has unsaved text, and its file has changed too" (buffer-name))
         (revert-buffer t t t)))
@@ -749,7 +745,7 @@ If it has no unsaved text, write it.  Return the outcome, as in
                   (unless (equal base mine) base) (current-buffer) theirs
                   (qwen-companion-undo-step-labels step)))
          (recoded (and (not (eq coding base-coding))
-                       ;; Nobody has chosen another since.
+                       ;; The user has chosen no other since.
                        (eq buffer-file-coding-system
                            (qwen-companion-disk-fitting-coding base-coding)))))
       (if (and (zerop (length (qwen-companion-merge-result-edits merged)))
@@ -758,7 +754,7 @@ If it has no unsaved text, write it.  Return the outcome, as in
         (qwen-companion-merge-apply merged theirs)
         (when recoded
           (qwen-companion-disk-adopt-coding
-           ;; Nothing tells the encoding of ASCII, but that it has no mark.
+           ;; ASCII text does not show its encoding, except for a missing mark.
            (if (and (eq 'undecided (coding-system-type coding))
                     (coding-system-get base-coding :bom))
                (coding-system-change-eol-conversion
@@ -772,8 +768,8 @@ If it has no unsaved text, write it.  Return the outcome, as in
          (t 'written))))))
 
 (defun qwen-companion-undo--write-buffer (step)
-  "Write the current buffer to the file of STEP, without what is run at saving.
-Return non-nil if its coding system has all its characters."
+  "Write the current buffer to the file of STEP, without hooks of saving.
+Return non-nil if its coding system can encode all its characters."
   (let ((text (qwen-companion-disk-text (current-buffer) "\n"))
         (path buffer-file-name))
     (unless (unencodable-char-position 0 (length text) buffer-file-coding-system nil text)
@@ -802,9 +798,9 @@ BYTES are a unibyte string, or nil for none."
 
 (defun qwen-companion-undo--merge (base mine theirs labels)
   "Return the merge of THEIRS, a string, into MINE, with LABELS.
-It is as in `qwen-companion-merge-texts'.  BASE is a string, or nil for
-that of MINE.  Wait for it, and signal a `user-error' if it cannot be
-made."
+It is as in `qwen-companion-merge-texts'.  BASE is a string, or nil for the
+base of MINE.  Block until it is done; if it fails, signal a
+`user-error'."
   (let ((waiting t)
         merged)
     (qwen-companion-merge-texts
@@ -817,23 +813,23 @@ made."
     (or merged
         (user-error (if quit-flag
                         "Interrupted"
-                      "The texts cannot be merged; see M-x qwen-companion-log")))))
+                      "Merging failed; see M-x qwen-companion-log")))))
 
-;;; Files at a place: the relay there reads and writes those that no buffer visits
+;;; Remote files: the relay reads and writes those that no buffer visits
 
-(defun qwen-companion-undo--take-far (step)
-  "Take STEP, of a file at a place; see `qwen-companion-undo--take'."
+(defun qwen-companion-undo--apply-remote-step (step)
+  "Apply STEP, for a remote file; see `qwen-companion-undo--apply-step'."
   (let* ((path (qwen-companion-undo-step-path step))
          (from (qwen-companion-undo-step-from step))
-         (found (or (and from (qwen-companion-undo--far-file from))
-                    (progn (setq from nil) (qwen-companion-undo--far-file path))))
+         (found (or (and from (qwen-companion-undo--remote-file from))
+                    (progn (setq from nil) (qwen-companion-undo--remote-file path))))
          (bytes (car found))
          (mode (qwen-companion-undo--mode step (cdr found)))
          (base (qwen-companion-undo-step-base step))
          (target (qwen-companion-undo-step-target step))
          (is-text (not (or (qwen-companion-undo-step-binary step)
                            (memq 'link (list (cdr found) mode)))))
-         ;; By its name alone: another one would be asked for over the line.
+         ;; By its name alone: for another name, TRAMP would ask the host.
          (buffer (get-file-buffer (or from path))))
     (cond
      ((and buffer bytes target is-text (not from) (buffer-modified-p buffer))
@@ -842,20 +838,20 @@ made."
      ((and buffer (buffer-modified-p buffer))
       (user-error "%s has unsaved text" (buffer-name buffer)))
      ((or (equal bytes base) (equal bytes target))
-      (qwen-companion-undo--write-far path (and (not from) bytes) target mode)
+      (qwen-companion-undo--write-remote path (and (not from) bytes) target mode)
       (when from
-        (qwen-companion-undo--write-far from bytes nil nil))
+        (qwen-companion-undo--write-remote from bytes nil nil))
       (when buffer
-        (qwen-companion-undo--show-far buffer path target))
+        (qwen-companion-undo--show-remote buffer path target))
       'written)
-     ((null bytes) (user-error "It is not there any more"))
+     ((null bytes) (user-error "It no longer exists"))
      ((null target) (user-error "It has other changes too, so it is not deleted"))
      ((not is-text) (user-error "It is a binary file and has changed since"))
      (from (user-error "It has been renamed and has other changes too"))
      (t (qwen-companion-undo--merge-bytes step bytes)))))
 
 (defun qwen-companion-undo--mode (step mode)
-  "Return the mode that STEP gives its file, which has MODE, nil for no file."
+  "Return the new mode of STEP's file, which has MODE, or nil for no file."
   (let ((base (qwen-companion-undo-step-base-mode step))
         (target (qwen-companion-undo-step-target-mode step)))
     (if (and (integerp mode) (integerp base) (integerp target))
@@ -863,24 +859,24 @@ made."
           (logior (logand mode (lognot differing)) (logand target differing)))
       (or target mode))))
 
-(defun qwen-companion-undo--show-far (buffer path target)
-  "Let BUFFER, which has no unsaved text, visit PATH with the bytes TARGET."
+(defun qwen-companion-undo--show-remote (buffer path target)
+  "Visit PATH with the bytes TARGET in BUFFER, which has no unsaved text."
   (with-current-buffer buffer
     (unless (equal path buffer-file-name)
       (set-visited-file-name path t t))
     (when target
       (revert-buffer t t t))))
 
-(defun qwen-companion-undo--far-file (path)
-  "Return (BYTES . MODE) of the file PATH at a place, or nil without one."
-  (pcase (car (qwen-companion-journal-take-texts
+(defun qwen-companion-undo--remote-file (path)
+  "Return (BYTES . MODE) of the remote file PATH, or nil for no file."
+  (pcase (car (qwen-companion-journal-read-texts
                (qwen-companion-journal-await 'journal-file (list :path path) 30)))
     (`(,texts ,_ ,bytes)
      (and bytes (cons bytes (or (qwen-companion-texts-after-mode texts) 'link))))))
 
-(defun qwen-companion-undo--write-far (path expected bytes mode)
-  "Put BYTES with MODE into the file PATH at a place, if it has EXPECTED.
-Each of both is nil where there is no file, or is to be none."
+(defun qwen-companion-undo--write-remote (path expected bytes mode)
+  "Write BYTES with MODE to the remote file PATH, if its bytes are EXPECTED.
+Each of them is nil for no file."
   (qwen-companion-journal-await
    'journal-put
    (append (list :path path
@@ -889,7 +885,7 @@ Each of both is nil where there is no file, or is to be none."
                  :delete (null bytes)
                  :mode (if (integerp mode) mode #o644)
                  :link (eq mode 'link)
-                 :since qwen-companion-undo--since)
+                 :since qwen-companion-undo--turn-start)
            (qwen-companion-spool-pack (base64-encode-string (or bytes "") t)))
    60))
 

@@ -162,7 +162,7 @@ signal a `user-error'.  In any case, add TEXT to the history."
      ;; that has not arrived.
      ((and cli
            (or (not buffer)
-               (and (not (qwen-companion-prompts--door session buffer))
+               (and (not (qwen-companion-prompts--channel session buffer))
                     (qwen-companion-registry-open-p cli)
                     (not (string-prefix-p "/" text))
                     (not (and (qwen-companion-registry-failed-p cli)
@@ -172,7 +172,7 @@ signal a `user-error'.  In any case, add TEXT to the history."
      ((not buffer)
       (user-error "This CLI is in no terminal of this Emacs, and takes no prompts from elsewhere"))
      ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)
-           (not (and (qwen-companion-prompts--door session buffer)
+           (not (and (qwen-companion-prompts--channel session buffer)
                      (or (qwen-companion-cli-state-activity state)
                          (not (qwen-companion-session-no-hooks session))))))
       (user-error "The CLI of %s is outside of Emacs and takes no prompts from here; type it there"
@@ -217,11 +217,11 @@ signal a `user-error'.  In any case, add TEXT to the history."
 (defun qwen-companion-prompts--starting-p (session buffer)
   "Return non-nil while SESSION in BUFFER has not reported that it is ready.
 Prompts written to its file before that are lost."
-  (and (qwen-companion-prompts--door session buffer)
+  (and (qwen-companion-prompts--channel session buffer)
        (not (qwen-companion-session-no-hooks session))
        (not (qwen-companion-cli-state-activity (qwen-companion-session-state session)))))
 
-(defun qwen-companion-prompts--door (session buffer)
+(defun qwen-companion-prompts--channel (session buffer)
   "Return the address of SESSION in BUFFER for the `prompt' call, or nil.
 This is the name of a local prompt file, or the session for a remote one.
 The former is useless after the mode was off."
@@ -267,14 +267,14 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
 (defun qwen-companion-prompts--send-next (session)
   "Send the first that waits for SESSION, in its terminal buffer."
   (let ((text (qwen-companion-prompts--prompt-text (car qwen-companion-prompts--waiting)))
-        (door (qwen-companion-prompts--door session (current-buffer))))
-    (if (and (not door) (qwen-companion-prompts-typed-p session (current-buffer)))
+        (channel (qwen-companion-prompts--channel session (current-buffer))))
+    (if (and (not channel) (qwen-companion-prompts-typed-p session (current-buffer)))
         (qwen-companion-prompts--later qwen-companion-prompts--retry-seconds
                                        #'qwen-companion-prompts--update)
       (pop qwen-companion-prompts--waiting)
       (setq qwen-companion-prompts--sent (qwen-companion-prompts--now))
-      (if door
-          (qwen-companion-backend-call 'prompt (append door (qwen-companion-spool-pack text)))
+      (if channel
+          (qwen-companion-backend-call 'prompt (append channel (qwen-companion-spool-pack text)))
         (qwen-companion-terminal-send-prompt (current-buffer) text))
       (qwen-companion-prompts--later qwen-companion-prompts--begin-seconds
                                      #'qwen-companion-prompts--begun))))

@@ -112,7 +112,7 @@ See `qwen-companion-changes-test--new'."
 
 (ert-deftest qwen-companion-changes-test-says-what-an-undo-has-the-journal-keep ()
   (qwen-companion-changes-test--with-hunks
-    (let ((qwen-companion-changes-undo--kept-from 1) question)
+    (let ((qwen-companion-changes-undo--report-size-from 1) question)
       (qwen-companion-test-answering (lambda (prompt) (setq question prompt) nil)
         (should (eq 'quit (condition-case nil
                               (qwen-companion-changes-test-press-at "Prompt of one" "k")
@@ -841,7 +841,7 @@ It gets the buffer, and the bytes before and after that."
                           "symbolic link")
                          (,(lambda () (rename-file "d" "e") (make-symbolic-link outside "d"))
                           "out of the project")
-                         (,(lambda () (delete-file "d/a.txt")) "not there any more")
+                         (,(lambda () (delete-file "d/a.txt")) "no longer exists")
                          (,(lambda () (delete-file "d/a.txt") (make-directory "d/a.txt"))
                           "directory of that name")))
           (qwen-companion-changes-test-with '(("d/a.txt" "old\n"))
@@ -937,7 +937,7 @@ It gets the buffer, and the bytes before and after that."
       (should (= #o600 (file-modes "run")))
       ;; A link to nowhere gets its name back.
       (make-symbolic-link "nowhere" "renamed")
-      (qwen-companion-undo-run
+      (qwen-companion-undo-apply-steps
        (list (cons "dangling"
                    (make-qwen-companion-undo-step
                     :root default-directory :path (expand-file-name "dangling")
@@ -1181,7 +1181,7 @@ So is a file in whose directory's place such a link is."
                               (setq quit-flag t))))
                    (qwen-companion-changes-test--undo-turn "Prompt of one"))))
       (should (string-match-p
-               "Undone in 1 file; stopped, 2 files left as they are: the same key goes on"
+               "Undone in 1 file; stopped, 2 files left as they are; repeat to continue"
                said)))
     (should (equal '("1\n" "2\n" "2\n")
                    (mapcar #'qwen-companion-changes-test-bytes '("a" "b" "c"))))
@@ -1193,7 +1193,7 @@ So is a file in whose directory's place such a link is."
                  (lambda (method payload)
                    (or (eq method 'journal-texts) (funcall call method payload)))))
         (run-at-time 0.1 nil (lambda () (setq quit-flag t)))
-        (should (equal "Stopped, 3 files left as they are: the same key goes on"
+        (should (equal "Stopped, 3 files left as they are; repeat to continue"
                        (qwen-companion-changes-test--undo-turn "partly undone")))))
     (qwen-companion-changes-test--undo-turn "partly undone")
     (should (equal '("1\n" "1\n" "1\n")
@@ -1425,7 +1425,7 @@ BYTES is nil for a whole change."
             (if yes
                 (qwen-companion-changes-test-press-at "@@ -2" "C")
               (should-error (qwen-companion-changes-test-press-at "@@ -2" "C") :type 'user-error)))
-          (should (equal "2 files are staged already: commit them too? " asked))))
+          (should (equal "2 other files are already staged; commit them too? " asked))))
       (should (equal (list 'add (cons "a.txt" (qwen-companion-changes-test--new 5 "five")))
                      (qwen-companion-changes-test--requested)))
       (with-current-buffer (window-buffer)
@@ -1472,7 +1472,7 @@ BYTES is nil for a whole change."
                 (should (equal '("b.txt" "a.txt") (log-edit-files)))
                 (setq default-directory "/")
                 (let ((qwen-companion-test-calls nil))
-                  (qwen-companion-test-refused "is not done" (commit "First"))
+                  (qwen-companion-test-refused "is unfinished" (commit "First"))
                   (should-not (qwen-companion-test-sent 'journal-stage)))
                 (with-current-buffer "*qwen-companion commit*"
                   (should (equal "Summary: Second\n\nMy words" (buffer-string))))))

@@ -95,7 +95,7 @@ Between them are an edit of the user's and a turn of another agent.
       (qwen-companion-changes-test-settle)
       (qwen-companion-changes-test-goto "Prompt of two")
       (qwen-companion-test-answering t
-        (qwen-companion-test-refused "still works" (qwen-companion-test-press "R")))
+        (qwen-companion-test-refused "still working" (qwen-companion-test-press "R")))
       (should (equal (butlast before) (butlast (qwen-companion-rewind-test--files))))
       (should-not began))))
 
@@ -118,7 +118,7 @@ Between them are an edit of the user's and a turn of another agent.
   "A contradiction to the user's edit waits for the user; other files go back."
   (qwen-companion-rewind-test--with
     (qwen-companion-changes-test-write "a.txt" "1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n")
-    (qwen-companion-test-said "1 conflict with your edits, nothing written there .*: a.txt"
+    (qwen-companion-test-said "1 conflict with your edits, not written until .*: a.txt"
       (qwen-companion-test-answering t
         (qwen-companion-test-press "R")))
     (should (equal '("1\nX\n3\n4\nother\n6\nY and mine\n8\n9\n" nil "first\n")
@@ -163,7 +163,7 @@ Between them are an edit of the user's and a turn of another agent.
            (append '(:rewound t) (qwen-companion-journal-turn turn))))
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-goto "Prompt of three")
-        (qwen-companion-test-refused "No copy of the conversation is known yet; try again"
+        (qwen-companion-test-refused "The copy of the conversation is not ready yet; try again"
           (qwen-companion-test-press "R"))
         (qwen-companion-rewind-note (car doors) "the copy")
         (qwen-companion-test-press "R")
@@ -192,15 +192,15 @@ Between them are an edit of the user's and a turn of another agent.
                           (qwen-companion-test-press "R")
                         (quit question)
                         (user-error (cadr err))))))
-          (should (string-match-p "in no terminal that M-x qwen-companion-run" (asked)))
+          (should (string-match-p "not in a terminal of M-x qwen-companion-run" (asked)))
           (with-temp-buffer
             (setq terminal (current-buffer))
             (insert "> Type your message\n")
             (setq-local qwen-companion-terminal-directory "/project")
             (with-current-buffer (qwen-companion-changes-items-buffer)
-              (should (string-match-p "for which the CLI in .* ends and goes on\\?" (asked)))
+              (should (string-match-p "restarting the CLI in .*\\?" (asked)))
               (setq session (plist-put (copy-sequence session) :version "0.21.2"))
-              (should (string-match-p "only Qwen Code from 0.21.10 on" (asked)))
+              (should (string-match-p "Qwen Code 0.21.10 or later is needed" (asked)))
               (setq session (plist-put (copy-sequence session) :version "0.24.4"))
               (plist-put state :activity 'working)
               (should (string-match-p "is working; cancel its turn there" (asked)))
@@ -208,7 +208,7 @@ Between them are an edit of the user's and a turn of another agent.
               (with-current-buffer terminal
                 (erase-buffer)
                 (insert "> half typed"))
-              (should (string-match-p "Something is typed in" (asked)))
+              (should (string-match-p "Unsent input in" (asked)))
               (plist-put state :conversation "another one, after /clear")
               (should (string-match-p "no connected CLI has it open" (asked))))))))
     (should (file-exists-p "made.txt"))))
@@ -276,9 +276,9 @@ Between them are an edit of the user's and a turn of another agent.
       (qwen-companion-changes-test-turn
        "took" (list (list "a.txt" qwen-companion-rewind-test--old)) :source 'rewind)
       (qwen-companion-changes-test-write "a.txt" (concat "0\n" qwen-companion-rewind-test--old))
-      (qwen-companion-test-said "Qwen Code's rewind removed 2 of your lines from a.txt; C-c C-u brings them back"
+      (qwen-companion-test-said "Qwen Code's rewind removed 2 of your lines from a.txt; C-c C-u restores them"
         (qwen-companion-recover-on-took (qwen-companion-journal-turn "took")))
-      (qwen-companion-test-said "wrote over your edits in a.txt"
+      (qwen-companion-test-said "overwrote your edits in a.txt"
         (qwen-companion-recover-on-took (append '(:notes ("yours touch them")) (qwen-companion-journal-turn "took"))))
       (qwen-companion-changes-test-settle)
       (goto-char (point-min))

@@ -83,7 +83,7 @@ def test_in_a_terminal_whose_ide_is_off(stage: Stage, program: str) -> None:
     press(stage, "return")
     wait_for_line(stage, "Conversation rewound.")
     assert stage.sandbox.notes.read_text() == NOTES
-    stage.screen.wait_for("rewind removed 2 of your lines from notes.txt; M-x qwen-companion-recover brings them back")
+    stage.screen.wait_for("rewind removed 2 of your lines from notes.txt; M-x qwen-companion-recover restores them")
     stage.emacs.command("qwen-companion-recover")
     stage.screen.wait_for("Brought back")
     assert stage.sandbox.notes.read_text() == "by the user\nand again\n" + NOTES
