@@ -7,7 +7,7 @@ The model streams 120 lines, a line of a paragraph, a list or code each 40 ms.  
 (3): redisplays of the terminal's window, how many of them showed at least five lines fewer than those before and after
 it (a flicker), how often the window's start went back and how many lines at most (a scroll jump), how many left the
 end of the text below the window, and the processor time of Emacs, in ms for each second of the answer.  "As it
-comes" is without `qwen-companion-terminal-updates-join`.  Asserts nothing.  Eat has to be installed.
+comes" is without `qwen-companion-terminal-coalesce-screen-updates`.  Asserts nothing.  Eat has to be installed.
 """
 
 from __future__ import annotations

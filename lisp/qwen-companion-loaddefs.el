@@ -221,15 +221,15 @@ follow the rules again.
 
 (fn)" t)
 (autoload 'qwen-companion-report-bug "qwen-companion-doctor" "Begin a bug report in a buffer of its own, for you to complete and send.
-It has the checks of `qwen-companion-doctor' and when each CLI was told
-how much, but no secret, no text, and no name of a file of a project.
+It has the checks of `qwen-companion-doctor' and the time and size of each
+CLI's context, but no secrets, texts, or names of project files.
 
 (fn)" t)
 
 ;; qwen-companion-inspector.el
 (autoload 'qwen-companion-context "qwen-companion-inspector" "Show the latest context of each connected CLI: files, cursor, selection.
-Below is of which open files they are not told, and by which rule.  The
-buffer follows all changes while a window shows it.
+Below are the open files hidden from them, each with its rule.  The buffer
+updates itself while a window shows it.
 
 (fn)" t)
 
@@ -247,14 +247,14 @@ buffer follows all changes while a window shows it.
 
 ;; qwen-companion-session-list.el
 (autoload 'qwen-companion-sessions "qwen-companion-session-list" "List the CLIs with their activities, the connected ones first.
-The others are each Qwen Code of yours on this machine, connected to
-another editor or to none.  The list follows them.
+The others are your Qwen Codes on this machine, connected to another
+editor or to none.  The list updates itself.
 \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it.
 
 (fn)" t)
-(autoload 'qwen-companion-next-waiting "qwen-companion-session-list" "Go to the next CLI or chat that waits for you: to its question or its review.
-Again, to the one after it.
+(autoload 'qwen-companion-next-waiting "qwen-companion-session-list" "Go to the question or review of the next CLI or chat that waits for you.
+Repeat it to go on to the one after it.
 
 (fn)" t)
 
@@ -262,9 +262,8 @@ Again, to the one after it.
 (autoload 'qwen-companion-uninstall "qwen-companion-uninstall" "Delete the Python environment and the records, after a question.
 The records are the journal, kept plans, texts saved while you wrote them,
 and the token with which Emacs prompts other CLIs, which Qwen Code then
-revokes.  What bears no mark of the companion stays.  Nothing else of the
-companion is on the disk while the mode is off, but your options and
-the package itself.
+revokes.  Directories without the companion's mark stay.  While the mode
+is off, only your options and the package itself are left on disk then.
 
 (fn)" t)
 
@@ -274,7 +273,7 @@ the package itself.
 (fn)" t)
 
 ;; qwen-companion-worktrees.el
-(autoload 'qwen-companion-worktrees "qwen-companion-worktrees" "List the git worktrees of the project: who works there and what has changed.
+(autoload 'qwen-companion-worktrees "qwen-companion-worktrees" "List the git worktrees of the project, each with its CLIs and its state.
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
 shows the difference to it, \\[qwen-companion-worktrees-remove] removes the worktree.
 
@@ -417,6 +416,12 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
+(autoload 'qwen-companion-place-password "qwen-companion-remote" "Answer the password prompt of a connection to a place.
+Use the password of auth-source, else read one in the minibuffer; empty
+input means none.  If only TRAMP can connect, as by su, let TRAMP open the
+connection, which may ask as well.
+
+(fn)" t)
 
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.

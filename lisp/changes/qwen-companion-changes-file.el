@@ -378,8 +378,8 @@ UNDONE are changes of DIFFERENCE, of which none is dropped."
 
 (defun qwen-companion-changes-file-positions (file)
   "Return each change of FILE with its lines in the current text, in order.
-Each is (CHANGE LINE . COUNT); with 0 for COUNT, lines were removed before
-LINE."
+Each is (CHANGE LINE . COUNT); a COUNT of 0 means that lines were removed
+before LINE."
   (let ((shift 0))
     (cl-loop
      for change in (qwen-companion-changes-file-changes file)

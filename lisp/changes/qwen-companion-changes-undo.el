@@ -193,8 +193,8 @@ wait for texts that are not loaded yet."
           (_ (or (null changes) (qwen-companion-changed-file-mode file)))))))
 
 (defun qwen-companion-changes-undo--compared (group file)
-  "Return the view of FILE in GROUP once its texts are compared, or nil.
-That is so where they cannot be, and of a file at another place."
+  "Return the view of FILE in GROUP once its texts are compared.
+Return nil if they cannot be, and for a remote file."
   (let* ((path (qwen-companion-changed-file-path file))
          (view (and (not (file-remote-p path))
                     ;; A directory may be in its place.
@@ -203,9 +203,9 @@ That is so where they cannot be, and of a file at another place."
     (and view (eq 'ready (qwen-companion-changes-file-state view)) view)))
 
 (defun qwen-companion-changes-undo--lines (group file undo)
-  "Return in words which lines of FILE in GROUP an undo writes, \"\" if unknown.
-With UNDO nil, those that bringing it back writes.  The numbers are those
-of its current text, and of the line before those that were removed."
+  "Describe the lines of FILE in GROUP that an undo writes; \"\" if unknown.
+With UNDO nil, describe those that a restore writes.  The numbers refer to
+the current text; for removed lines, to the line before them."
   (let* ((view (qwen-companion-changes-undo--compared group file))
          (most 4)
          (places (and view
@@ -225,7 +225,7 @@ of its current text, and of the line before those that were removed."
                 "")))))
 
 (defconst qwen-companion-changes-undo--report-size-from (* 100 1024 1024)
-  "Bytes of files from which on it is said that the journal keeps them.")
+  "Bytes of files above which the question mentions the size of the journal.")
 
 (defun qwen-companion-changes-undo--journal-size-words (paths)
   "Return a clause for the question before PATHS are undone, or nil.
@@ -269,10 +269,10 @@ It says how much the journal will keep of them, if that is a lot."
           (t (format "\"%s\"" (truncate-string-to-width prompt 40 nil nil t))))))
 
 (defun qwen-companion-changes-undo-words (files action &optional lines)
-  "Return in words what becomes of FILES by ACTION.
-ACTION is as in `qwen-companion-undo-apply-steps'.  All that is more than a change
-of text is said by name.  So are one or two files whose text is changed if
-LINES is a function that returns in words which lines of a file these are."
+  "Describe the effect of ACTION on FILES.
+ACTION is as in `qwen-companion-undo-apply-steps'.  Name the files with more
+than a change of text, and with LINES also one or two files with changed
+text.  LINES is a function that describes the changed lines of a file."
   (pcase-let*
       ((`(,change ,make ,rename)
         (pcase-exhaustive action
@@ -306,8 +306,8 @@ LINES is a function that returns in words which lines of a file these are."
     (string-join (nreverse parts) ", ")))
 
 (defun qwen-companion-changes-undo--names (files most &optional more)
-  "Return the names of FILES, of MOST at most; beyond 1 or 2, how many.
-The function MORE, if any, returns what to add to the name of a file."
+  "Return the names of at most MOST of FILES; beyond 1 or 2, their number.
+The function MORE, if any, returns a text to append to a file's name."
   (if (and (<= most 2) (length> files most))
       (format "%d files" (length files))
     (let ((names (mapcar (lambda (file)

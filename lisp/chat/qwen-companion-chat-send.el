@@ -550,7 +550,7 @@ See the option of the same name."
 
 (defun qwen-companion-chat-send--keep-edits ()
   "Add each edited prompt to the history, and forget it here."
-  (qwen-companion-prompts-keep-edits #'qwen-companion-chat-send--remember))
+  (qwen-companion-prompts-save-edits #'qwen-companion-chat-send--remember))
 
 (defun qwen-companion-chat-send--show (text)
   "Make TEXT, one of the history, the prompt."

@@ -288,7 +288,7 @@ See `qwen-companion-chat-handlers'.")
 (defun qwen-companion-chat--call-attention (before state began)
   "Notify the user about this chat's change from the state BEFORE to STATE.
 BEGAN is when the turn that ran before began, nil for none."
-  (let ((tell (apply-partially #'qwen-companion-attention-tell-of-chat (current-buffer)))
+  (let ((tell (apply-partially #'qwen-companion-attention-report-chat (current-buffer)))
         (failure qwen-companion-chat--failure))
     (unless (qwen-companion-chat--busy-p state)
       (setq qwen-companion-chat--failure nil))

@@ -48,7 +48,7 @@
         ;; There was no file.
         (when (time-less-p (visited-file-modtime) 0)
           (qwen-companion-follow-far--uncache)))
-      (qwen-companion-follow-far--look buffer payload)))
+      (qwen-companion-follow-far--sync buffer payload)))
   nil)
 
 (defun qwen-companion-follow-far--uncache ()
@@ -67,7 +67,7 @@ counts as truncated until its end is as before."
              (< (* 4 (length text)) (* 3 (length old))))
          (not (string-suffix-p (substring old (max 0 (- (length old) 80))) text)))))
 
-(defun qwen-companion-follow-far--look (buffer payload &optional whole)
+(defun qwen-companion-follow-far--sync (buffer payload &optional whole)
   "Compare BUFFER with the copy named in PAYLOAD, and follow it.
 With WHOLE non-nil, the file counts as completely written."
   (qwen-companion-buffers-when-live buffer
@@ -87,7 +87,7 @@ With WHOLE non-nil, the file counts as completely written."
        ((not whole)
         (setq qwen-companion-follow-far--cut
               (run-at-time qwen-companion-disk-idle-writer nil
-                           #'qwen-companion-follow-far--look buffer payload t))
+                           #'qwen-companion-follow-far--sync buffer payload t))
         (kill-buffer source))
        ((or find-file-literally (not enable-multibyte-characters) buffer-file-format)
         (kill-buffer source))
@@ -127,7 +127,7 @@ CODING, and TIME the file's modification time."
                 (with-current-buffer buffer
                   (or this-command (/= tick (buffer-chars-modified-tick)))))
            (run-at-time qwen-companion-follow-far--pause nil
-                        #'qwen-companion-follow-far--look buffer payload)
+                        #'qwen-companion-follow-far--sync buffer payload)
          (when (and merged (buffer-live-p buffer))
            (with-current-buffer buffer
              (qwen-companion-follow-far--apply merged base source coding)
@@ -162,7 +162,7 @@ With UNSAVED nil, the buffer has the same text."
 (defun qwen-companion-follow-far--resolved (buffer)
   "Follow what was written while BUFFER had conflicts."
   (when-let* ((payload (buffer-local-value 'qwen-companion-follow-far--held buffer)))
-    (qwen-companion-follow-far--look buffer payload)))
+    (qwen-companion-follow-far--sync buffer payload)))
 
 (add-hook 'qwen-companion-conflicts-resolved-functions #'qwen-companion-follow-far--resolved)
 

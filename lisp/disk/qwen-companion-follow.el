@@ -273,7 +273,7 @@ Otherwise a key would ask whether to edit it before it is synchronised."
                 (< (float-time) end))
       (let ((buffer (pop qwen-companion-follow--queue)))
         (qwen-companion-buffers-when-live buffer
-          (qwen-companion-follow--look)))))
+          (qwen-companion-follow--sync)))))
   (cond
    ((null qwen-companion-follow--queue)
     (qwen-companion-disk-forget-renames)
@@ -338,7 +338,7 @@ the command `find-file-literally', for one, runs no hook."
                    (format "%d buffers follow" (length buffers))
                  (format "%s follows" (buffer-name (car buffers))))))))
 
-(defun qwen-companion-follow--look ()
+(defun qwen-companion-follow--sync ()
   "Begin or end following in the current buffer, and synchronise it."
   (if (qwen-companion-follow--wanted-p)
       (qwen-companion-follow--begin)
@@ -376,7 +376,7 @@ the command `find-file-literally', for one, runs no hook."
       (qwen-companion-follow--cancel)
       (qwen-companion-follow--enqueue-other-names)
       (if (qwen-companion-follow--being-written-p)
-          (qwen-companion-follow--look-again)
+          (qwen-companion-follow--sync-again)
         (qwen-companion-follow--forget-writer)
         (let* ((obstacle (qwen-companion-follow--obstacle))
                (request (and (not obstacle) (qwen-companion-follow--read))))
@@ -384,7 +384,7 @@ the command `find-file-literally', for one, runs no hook."
            ((not (equal stamp (qwen-companion-disk-stamp buffer-file-name)))
             (when request
               (qwen-companion-follow--drop request))
-            (qwen-companion-follow--look-again))
+            (qwen-companion-follow--sync-again))
            (request (qwen-companion-follow--compare request))
            (t (qwen-companion-follow--give-up obstacle)))))))))
 
@@ -443,7 +443,7 @@ or an accepted proposal says what it will contain."
     (setf (qwen-companion-follow--link-since link) nil
           (qwen-companion-follow--link-cut link) nil)))
 
-(defun qwen-companion-follow--look-again ()
+(defun qwen-companion-follow--sync-again ()
   "Schedule another check of the file of the current buffer."
   (let ((link qwen-companion-follow--link))
     (qwen-companion-follow--suspend-modtime)
@@ -457,7 +457,7 @@ or an accepted proposal says what it will contain."
   "Check the file of BUFFER; for the timer of its link."
   (with-current-buffer buffer
     (setf (qwen-companion-follow--link-timer qwen-companion-follow--link) nil)
-    (qwen-companion-follow--look)))
+    (qwen-companion-follow--sync)))
 
 (defun qwen-companion-follow--recorded-time ()
   "Return the file's modification time recorded in the current buffer."
@@ -736,7 +736,7 @@ question about saving."
                   ;; Written again.
                   (not (equal (qwen-companion-follow--request-stamp request)
                               (qwen-companion-disk-stamp buffer-file-name))))
-              (qwen-companion-follow--look)
+              (qwen-companion-follow--sync)
             (qwen-companion-follow--release-link)))))))
   (qwen-companion-follow--go-on))
 
@@ -1183,7 +1183,7 @@ Undo that if no write is expected (`qwen-companion-disk-expected-p')."
         (unless (and (verify-visited-file-modtime)
                      (not qwen-companion-follow--link))
           (qwen-companion-follow--make)
-          (qwen-companion-follow--look))))))
+          (qwen-companion-follow--sync))))))
 
 (defun qwen-companion-follow-now (path)
   "Synchronise the buffers that visit the file PATH, and wait for it.

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; A CLI outside of Emacs is connected by a command that is typed there, or its
-;; conversation goes on in a terminal or a chat of Emacs.  Nothing keeps two
-;; programs from writing one conversation, and the one that writes last wins:
-;; so the process outside is ended before, and its end is waited for.
+;; Connect a CLI outside of Emacs by a command typed there, or continue its
+;; conversation in a terminal or a chat of Emacs.  If two programs wrote one
+;; conversation, the last writer would win, so the outside process is ended
+;; first.
 
 ;;; Code:
 
@@ -27,22 +27,22 @@
 (declare-function qwen-companion-daemon-workspace "qwen-companion-daemon" ())
 
 (defun qwen-companion-bring-home (session)
-  "Connect the CLI SESSION to Emacs, or go on with its conversation here.
-Let the user choose; for the latter the CLI is ended first."
+  "Connect the CLI SESSION to Emacs, or continue its conversation here.
+Let the user choose; in the second case, end the CLI first."
   (let* ((cli (or (qwen-companion-registry-of session)
                   (user-error "Only Qwen Code 0.23 or later on this machine can be moved to Emacs")))
          (buffer (qwen-companion-terminal-session-buffer session))
          (name (qwen-companion-registry-name cli)))
     (when buffer
-      (user-error "It runs in this Emacs already, in %s" (buffer-name buffer)))
+      (user-error "Already in this Emacs, in %s" (buffer-name buffer)))
     (qwen-companion-registry-check-movable cli)
     (unless (eq 'ready (qwen-companion-state))
       (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
     (pcase (car (read-multiple-choice
-                 (format "Bring %s home by:" name)
+                 (format "Move %s to Emacs by:" name)
                  '((?i "/ide" "It stays in its terminal and connects to this Emacs")
-                   (?t "terminal" "Its conversation goes on in a terminal of this Emacs")
-                   (?c "chat" "Its conversation goes on in a chat with a daemon"))))
+                   (?t "terminal" "Its conversation continues in a terminal of this Emacs")
+                   (?c "chat" "Its conversation continues in a chat with a daemon"))))
       (?i (message "Type /ide enable in the terminal of %s; it connects while a file of %s is open here"
                    name (abbreviate-file-name (qwen-companion-registered-directory cli))))
       (?t (qwen-companion-registry-when-ended cli #'qwen-companion-bring-home--terminal))
@@ -50,7 +50,7 @@ Let the user choose; for the latter the CLI is ended first."
           (qwen-companion-registry-when-ended cli #'qwen-companion-bring-home--chat)))))
 
 (defun qwen-companion-bring-home--terminal (cli)
-  "Go on with the conversation of the registered CLI in a terminal."
+  "Continue the conversation of the registered CLI in a terminal."
   (qwen-companion-terminal-open (qwen-companion-registered-directory cli)
                                 (list "--resume" (qwen-companion-registered-session cli))))
 
@@ -62,12 +62,12 @@ Let the user choose; for the latter the CLI is ended first."
   (let ((workspace (qwen-companion-daemon-workspace)))
     (unless (or (null workspace)
                 (equal workspace (qwen-companion-registered-directory cli)))
-      (user-error "The daemon works in %s, and the CLI in %s; bring it home to a terminal"
+      (user-error "The daemon works in %s, and the CLI in %s; choose a terminal instead"
                   (qwen-companion-untrusted-text workspace)
                   (qwen-companion-registered-directory cli)))))
 
 (defun qwen-companion-bring-home--chat (cli)
-  "Go on with the conversation of the registered CLI in a chat."
+  "Continue the conversation of the registered CLI in a chat."
   (let* ((id (qwen-companion-registered-chat cli))
          (chat (qwen-companion-chat-buffer id)))
     (if chat

@@ -1,4 +1,4 @@
-;;; qwen-companion-doctor.el --- Checks of all that a CLI needs  -*- lexical-binding: t; -*-
+;;; qwen-companion-doctor.el --- Check the connection between Emacs and CLIs  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -130,7 +130,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                  "")))))
 
 (defun qwen-companion-doctor--places ()
-  "Return the check of each place whose CLIs are served."
+  "Return the check of each host whose CLIs are served."
   (mapcar (lambda (place)
             (let* ((message (qwen-companion-places-message place))
                    (state (qwen-companion-place-state message)))
@@ -160,7 +160,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
       (list "warn" "Connected CLIs" "none" "M-x qwen-companion-run, or /ide enable in a CLI"))))
 
 (defun qwen-companion-doctor--context ()
-  "Return the check of the context that was sent last; it names no file."
+  "Return the check of the last context, without file names."
   (let ((sent (qwen-companion-context-sent)))
     (if (not sent)
         (list "warn" "Context" "nothing has been sent" "visit a file of the project")
@@ -222,7 +222,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                :sentinel (lambda (process _event)
                            (qwen-companion-doctor--ended process buffer errors))))
         (set-process-sentinel (get-buffer-process errors) #'ignore)
-        ;; One that ends at once takes nothing; its sentinel reports that.
+        ;; A process that ends at once reads nothing; its sentinel reports that.
         (ignore-errors
           (process-send-string qwen-companion-doctor--process
                                (concat (qwen-companion-doctor--request) "\n"))
@@ -267,7 +267,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
   (assoc "fail" qwen-companion-doctor--checks))
 
 (defun qwen-companion-doctor--show ()
-  "Write the report in the current buffer anew."
+  "Rewrite the report in the current buffer."
   (let ((inhibit-read-only t)
         (line (line-number-at-pos)))
     (erase-buffer)
@@ -289,7 +289,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
     (forward-line (1- line))))
 
 (defun qwen-companion-doctor--insert-remedy (remedy command)
-  "Insert REMEDY; the shell COMMAND or a command of ours in it becomes a button."
+  "Insert REMEDY, with a button for the shell COMMAND or Emacs command in it."
   (let ((start (point)))
     (insert (qwen-companion-untrusted-text remedy))
     (cond
@@ -307,7 +307,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
 
 (defun qwen-companion-doctor--run (command)
   "Run the shell COMMAND in the home directory, then make the report anew.
-What it prints is in a buffer of its own."
+Its output goes to a buffer of its own."
   (let* ((report (current-buffer))
          (default-directory (expand-file-name "~/"))
          (buffer (qwen-companion-programs-compile-for-user command "*qwen-companion remedy*")))
@@ -326,7 +326,7 @@ What it prints is in a buffer of its own."
   (interactive nil qwen-companion-doctor-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-doctor-mode)
   (kill-new (buffer-substring-no-properties (point-min) (point-max)))
-  (message "Copied; it has no secret and no content of a file"))
+  (message "Copied the report (without secrets and contents of files)"))
 
 (qwen-companion-header-define-keys qwen-companion-doctor-mode nil
   ("g" revert-buffer nil "again")
@@ -357,7 +357,7 @@ Info node `(qwen-companion)When something does not work' is about it.
   (qwen-companion-doctor--show))
 
 (defun qwen-companion-doctor--report ()
-  "Return the buffer of a new report; its end may be missing still."
+  "Return the buffer of a new report, which may still be incomplete."
   (with-current-buffer (qwen-companion-buffers-in-mode qwen-companion-doctor--buffer-name
                                                        #'qwen-companion-doctor-mode)
     (qwen-companion-doctor--revert)
@@ -412,8 +412,8 @@ Info node `(qwen-companion)When something does not work' is about it.
 ;;;###autoload
 (defun qwen-companion-report-bug ()
   "Begin a bug report in a buffer of its own, for you to complete and send.
-It has the checks of `qwen-companion-doctor' and when each CLI was told
-how much, but no secret, no text, and no name of a file of a project."
+It has the checks of `qwen-companion-doctor' and the time and size of each
+CLI's context, but no secrets, texts, or names of project files."
   (interactive)
   (unless (eq 'off (qwen-companion-state))
     (qwen-companion-inspector-open))
@@ -422,8 +422,8 @@ how much, but no secret, no text, and no name of a file of a project."
   (insert "What I did:\n\n\nWhat happened:\n\n\nWhat I expected:\n\n\n")
   (goto-char (point-min))
   (forward-line)
-  ;; After M-x, Emacs 28 first searches a shorter name of the command for some
-  ;; seconds, in which it answers no check.
+  ;; After M-x, Emacs 28 searches a shorter name of the command for some
+  ;; seconds, in which it would answer no check.
   (run-at-time 0.1 nil #'qwen-companion-doctor--complete (current-buffer)))
 
 (defun qwen-companion-doctor-batch ()

@@ -1,4 +1,4 @@
-;;; qwen-companion-inspector.el --- Inspect what each CLI was told  -*- lexical-binding: t; -*-
+;;; qwen-companion-inspector.el --- Inspect the context sent to each CLI  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -12,7 +12,7 @@
 ;; The Python process reports only while that buffer exists, and nothing is
 ;; drawn while no window shows it.
 ;;
-;; Names, rules and selections are shown as plain text, whatever they hold.
+;; Names, rules and selections are untrusted and shown as plain text.
 
 ;;; Code:
 
@@ -45,17 +45,17 @@
 
 (defface qwen-companion-inspector-active
   '((t :inherit bold))
-  "Face of the active file, as a CLI was told."
+  "Face of the active file in the context of a CLI."
   :group 'qwen-companion)
 
 (defface qwen-companion-inspector-text
   '((t :inherit font-lock-string-face))
-  "Face of the selection and the JSON that a CLI was told."
+  "Face of the selection and the JSON sent to a CLI."
   :group 'qwen-companion)
 
 (defface qwen-companion-inspector-warning
   '((t :inherit warning))
-  "Face of notes the user should read: about text that is unsaved or cut."
+  "Face of warnings, such as about unsaved or truncated text."
   :group 'qwen-companion)
 
 (defconst qwen-companion-inspector--buffer-name "*qwen-companion context*")
@@ -80,7 +80,7 @@
   "The calls of tools by models, newest first.")
 (defvar-local qwen-companion-inspector--exclusions nil
   "The files hidden from CLIs: property lists (:path :rule :session).")
-;;; What the Python process reports
+;;; Reports of the Python process
 
 (defmacro qwen-companion-inspector--with-buffer (&rest body)
   "Run BODY in the inspector if there is one."
@@ -93,8 +93,8 @@
                (:copier nil))
   "The last report to a CLI.
 TEXT is the exact JSON, PRETTY the same on many lines, SENT its time in
-milliseconds, ROOTS the directories whose files the CLI is told of, or t
-for all.  CONTEXT is the parsed JSON."
+milliseconds, ROOTS the directories whose files are reported to the CLI,
+or t for all.  CONTEXT is the parsed JSON."
   text pretty sent roots context)
 
 (defun qwen-companion-inspector-on-context-sent (payload)
@@ -132,8 +132,8 @@ for all.  CONTEXT is the parsed JSON."
     (qwen-companion-inspector--redraw-soon))
   nil)
 
-(defconst qwen-companion-inspector--most-calls 30
-  "Most calls of tools that are listed.")
+(defconst qwen-companion-inspector--call-limit 30
+  "Maximum number of listed tool calls.")
 
 (cl-defstruct (qwen-companion-inspector--call
                (:constructor qwen-companion-inspector--make-call)
@@ -143,7 +143,7 @@ for all.  CONTEXT is the parsed JSON."
 
 (defun qwen-companion-inspector-on-tool-called (payload)
   "Handle the `tool-called' message PAYLOAD: list a model's call of a tool.
-The Python process tells of the last ones again when it is asked to."
+The Python process reports the last calls again on request."
   (let ((text (qwen-companion-spool-text payload)))
     (qwen-companion-inspector--with-buffer
       (unless (cl-find (qwen-companion-inspector--call-key payload)
@@ -161,7 +161,7 @@ The Python process tells of the last ones again when it is asked to."
                                 1)
                       :message payload :text text)
                      qwen-companion-inspector--calls)
-               qwen-companion-inspector--most-calls))
+               qwen-companion-inspector--call-limit))
         (qwen-companion-inspector--redraw-soon))))
   nil)
 
@@ -172,7 +172,7 @@ The Python process tells of the last ones again when it is asked to."
         (qwen-companion-tool-called-ms payload)))
 
 (defun qwen-companion-inspector-changed (&rest _)
-  "Note that a CLI has come or gone, or that the state has changed."
+  "Redraw after a CLI has connected or disconnected, or the state has changed."
   (qwen-companion-inspector--with-buffer
     (setq qwen-companion-inspector--reports
           (cl-delete-if-not #'qwen-companion-backend-session
@@ -182,9 +182,7 @@ The Python process tells of the last ones again when it is asked to."
                             qwen-companion-inspector--answers :key #'car))
     (qwen-companion-inspector--redraw-soon)))
 
-;;; What was told
-
-;;; In words
+;;; Texts
 
 (defun qwen-companion-inspector--label (session)
   "Return the name of the CLI of SESSION."
@@ -231,7 +229,7 @@ The Python process tells of the last ones again when it is asked to."
   (propertize text 'face 'qwen-companion-inspector-label))
 
 (defun qwen-companion-inspector--link (text face)
-  "Return TEXT in FACE as something that can be clicked."
+  "Return TEXT in FACE as a link."
   (propertize text 'face face 'mouse-face 'highlight 'follow-link t))
 
 (defun qwen-companion-inspector--block (text)
@@ -273,7 +271,7 @@ The Python process tells of the last ones again when it is asked to."
                       ('error (concat "The companion is not running: "
                                       (qwen-companion-backend-failure)))
                       ((and 'starting (guard sessions))
-                       "The Python process is starting anew; this is what was told before.")
+                       "The Python process is restarting; this is the context sent before.")
                       ('starting "The companion is starting.")
                       ((guard sessions) nil)
                       (_ (concat "No CLI is connected.  "
@@ -324,7 +322,7 @@ BUFFERS are those of the visited files, NOW the time in seconds."
     (concat
      (qwen-companion-inspector--field
       "Process"
-      (or (qwen-companion-backend-process-text session) "not known")
+      (or (qwen-companion-backend-process-text session) "unknown")
       (when directory
         (concat (qwen-companion-inspector--annotate " in ")
                 (qwen-companion-inspector--short directory))))
@@ -343,9 +341,9 @@ BUFFERS are those of the visited files, NOW the time in seconds."
        (qwen-companion-inspector--field "Status" doing))
      (qwen-companion-inspector--field
       "Trust" (pcase (qwen-companion-told-context-trust context)
-                ('trusted "told that the workspace is trusted")
-                ('untrusted "told that the workspace is not trusted")
-                (_ (qwen-companion-inspector--annotate "not told"))))
+                ('trusted "the workspace is trusted")
+                ('untrusted "the workspace is not trusted")
+                (_ (qwen-companion-inspector--annotate "not reported"))))
      (qwen-companion-inspector--field
       "Last update"
       (if report
@@ -435,7 +433,7 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 
 (defun qwen-companion-inspector--answers-item (id answers now last)
   "Return the item of the ANSWERS to hooks of the session ID, at the time NOW.
-It is the LAST one of its session or not."
+LAST is non-nil for the last item of its session."
   (let* ((key (list 'answers id))
          (folded (qwen-companion-inspector--folded-p key t))
          (count (apply #'+ (mapcar #'qwen-companion-hook-answer-count answers))))
@@ -500,7 +498,7 @@ It is the LAST one of its session or not."
                (qwen-companion-inspector--call-text call) t)))))))
 
 (defun qwen-companion-inspector--call-facts (message now)
-  "Return how the call of a tool in MESSAGE ended, at the time NOW."
+  "Return the outcome of the tool call in MESSAGE, at the time NOW."
   (format "  %s%d bytes, %d ms, %s ago, %s"
           (if (qwen-companion-tool-called-failed message) "refused, " "")
           (qwen-companion-tool-called-size message)
@@ -536,9 +534,9 @@ It is the LAST one of its session or not."
                   qwen-companion-inspector--exclusions)))
       (let ((folded (qwen-companion-inspector--folded-p key nil))
             (heading (if session
-                         (format "Not told to %s"
+                         (format "Hidden from %s"
                                  (qwen-companion-inspector--label session))
-                       "Not told to any CLI")))
+                       "Hidden from all CLIs")))
         (append
          (list (cons key
                      (concat
@@ -576,7 +574,7 @@ It is the LAST one of its session or not."
 ;;; For a bug report
 
 (defun qwen-companion-inspector-summary ()
-  "Return when each CLI was told how much, without texts and names of files.
+  "Return the time and size of each CLI's context, without texts and file names.
 Return nil when there is no inspector."
   (qwen-companion-inspector--with-buffer
     (let ((now (float-time)))
@@ -605,7 +603,7 @@ Return nil when there is no inspector."
                         (qwen-companion-inspector--age
                          (qwen-companion-inspector--report-sent report) now))
               ": no context\n")
-            ;; A colon leads the words of the user.
+            ;; The user's words follow a colon.
             (replace-regexp-in-string
              ": .*$" "" (qwen-companion-inspector--answer-lines answers now)))))
 
@@ -629,7 +627,7 @@ Return nil when there is no inspector."
   (qwen-companion-items-key-at (point)))
 
 (defun qwen-companion-inspector-next (&optional count)
-  "Go to the next item, or COUNT items on."
+  "Go to the next item, or forward by COUNT items."
   (interactive "p" qwen-companion-inspector-mode)
   (let* ((starts (mapcar #'cadr (qwen-companion-items-bounds)))
          (here (cl-position (qwen-companion-items-start (qwen-companion-inspector--key))
@@ -641,7 +639,7 @@ Return nil when there is no inspector."
     (skip-chars-forward " ")))
 
 (defun qwen-companion-inspector-previous (&optional count)
-  "Go to the previous item, or COUNT items back."
+  "Go to the previous item, or back by COUNT items."
   (interactive "p" qwen-companion-inspector-mode)
   (qwen-companion-inspector-next (- (or count 1))))
 
@@ -658,29 +656,29 @@ That is the buffer of a file or the terminal of a CLI."
        (find-file-other-window path)))
     (`(,(or 'session 'answers 'json) ,id)
      (let ((session (or (qwen-companion-backend-session id)
-                        (user-error "This CLI has gone"))))
+                        (user-error "This CLI has disconnected"))))
        (switch-to-buffer-other-window
         (or (qwen-companion-terminal-session-buffer session)
-            (user-error "%s runs in no terminal of this Emacs"
+            (user-error "%s is not in a terminal of this Emacs"
                         (qwen-companion-inspector--label session))))))
     (_ (user-error "Not on a file or a CLI"))))
 
 (defun qwen-companion-inspector-copy-json ()
-  "Copy the exact JSON that the CLI at point was told last.
-On a call of a tool, copy what the model got."
+  "Copy the exact JSON last sent to the CLI at point.
+On a tool call, copy the answer sent to the model."
   (interactive nil qwen-companion-inspector-mode)
   (pcase (qwen-companion-inspector--key)
     (`(call ,number)
      (kill-new (qwen-companion-inspector--call-text
                 (cl-find number qwen-companion-inspector--calls
                          :key #'qwen-companion-inspector--call-number)))
-     (message "Copied what the model got"))
+     (message "Copied the answer sent to the model"))
     (key
      (kill-new (qwen-companion-inspector--report-text
                 (or (qwen-companion-inspector--report-of
                      (or (nth 1 key) (user-error "Not on a CLI")))
                     (user-error "Nothing has been sent to this CLI yet"))))
-     (message "Copied the JSON that was told last"))))
+     (message "Copied the last JSON"))))
 
 (defun qwen-companion-inspector-toggle-fold ()
   "Fold or unfold the section, JSON or selection at point.
@@ -705,8 +703,8 @@ That is the selection of a file, the JSON, or else the whole section."
 
 (defun qwen-companion-inspector-toggle-exclusion ()
   "Hide the file at point from CLIs, or show it to them.
-A file that CLIs are told of is hidden; one that a rule hides is
-shown.  For a file that you have hidden or shown, the rules apply again."
+Hide a file that is shown to CLIs, and show one that a rule hides.  For a
+file that you have hidden or shown, apply the rules again."
   (interactive nil qwen-companion-inspector-mode)
   (pcase-let*
       ((`(,kind ,id ,path) (qwen-companion-inspector--key))
@@ -719,11 +717,11 @@ shown.  For a file that you have hidden or shown, the rules apply again."
      (cond ((qwen-companion-privacy-exposure buffer) nil)
            ((eq kind 'file) 'hide)
            ((and (file-remote-p path) (not (qwen-companion-places-root path)))
-            (user-error "%s is on another machine, where no CLI is served; see M-x qwen-companion-serve-place"
+            (user-error "%s is on a host that is not served; see M-x qwen-companion-serve-place"
                         name))
-           ;; TRAMP is not asked.
+           ;; Without asking TRAMP.
            ((not (or (file-remote-p path) (file-exists-p path)))
-            (user-error "%s is not on disk: save it first" name))
+            (user-error "%s is not on disk; save it first" name))
            ((qwen-companion-inspector--outside-p path id)
             (user-error "%s is outside of the project of this CLI; see `qwen-companion-tell-all-roots'"
                         name))
@@ -755,7 +753,7 @@ shown.  For a file that you have hidden or shown, the rules apply again."
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
   "Show the latest context of each connected CLI, and the hidden files.
 
-The text is kept up to date while a window shows it.
+The text updates itself while a window shows it.
 Info node `(qwen-companion)Privacy' is about it.
 
 \\{qwen-companion-inspector-mode-map}"
@@ -768,7 +766,7 @@ Info node `(qwen-companion)Privacy' is about it.
               revert-buffer-function #'qwen-companion-inspector--revert
               header-line-format
               '((:eval (qwen-companion-header-line
-                        "What CLIs are told"
+                        "Context of CLIs"
                         (qwen-companion-header-mode-keys)))))
   (qwen-companion-timers-keep-updated #'qwen-companion-inspector--draw
                                       qwen-companion-inspector--tick-seconds)
@@ -781,8 +779,7 @@ Info node `(qwen-companion)Privacy' is about it.
   (qwen-companion-inspector--draw))
 
 (defun qwen-companion-inspector-resend ()
-  "Ask the Python process to report, if there is an inspector.
-One that has just come up knows nothing of it."
+  "Ask a new Python process for reports, if there is an inspector."
   (when qwen-companion-inspector--buffer
     (qwen-companion-backend-call 'watch '(:on t))))
 
@@ -815,11 +812,11 @@ One that has just come up knows nothing of it."
 ;;;###autoload
 (defun qwen-companion-context ()
   "Show the latest context of each connected CLI: files, cursor, selection.
-Below is of which open files they are not told, and by which rule.  The
-buffer follows all changes while a window shows it."
+Below are the open files hidden from them, each with its rule.  The buffer
+updates itself while a window shows it."
   (interactive)
   (when (eq (qwen-companion-state) 'off)
-    (user-error "The companion is off and no CLI is told anything; turn it on with M-x qwen-companion-mode"))
+    (user-error "The companion is off and sends no context; turn it on with M-x qwen-companion-mode"))
   (pop-to-buffer (qwen-companion-inspector-open))
   (qwen-companion-timers-update-visible))
 

@@ -38,7 +38,7 @@
 
 ;;; The daemon
 
-;; Nothing of it is loaded before it is asked for.
+;; Its files are not loaded before a daemon is used.
 
 (declare-function qwen-companion-chat-permissions-waiting-chats
                   "qwen-companion-chat-permissions" ())
@@ -57,7 +57,7 @@
 
 ;;; Reasons
 
-;; Why a command cannot work now, in a few words, where several have the same reason.
+;; Reasons, in a few words, why several commands cannot work now.
 
 (defun qwen-companion-menu--not-ready ()
   "Return why no CLI is served."
@@ -68,12 +68,12 @@
     (_ "failed")))
 
 (defun qwen-companion-menu--off ()
-  "Return why there is nothing that only the mode has."
+  "Return why the features of the mode are unavailable."
   (when (eq 'off (qwen-companion-state))
     "mode off"))
 
 (defun qwen-companion-menu--no-file ()
-  "Return why there are no lines of the journal here."
+  "Return why the journal has no lines here."
   (or (qwen-companion-menu--off)
       (unless buffer-file-name "no file")))
 
@@ -162,15 +162,15 @@
         ('hide (setq hidden (1+ hidden)))
         ('show (setq shown (1+ shown)))))
     (concat
-     "Excluded: what the rules name"
+     "Hidden from CLIs: by rule"
      (and (> patterns 0)
           (format (ngettext ", with %d pattern of yours" ", with %d patterns of yours" patterns)
                   patterns))
      (and (> hidden 0)
-          (format (ngettext ", and %d file you hide" ", and %d files you hide" hidden) hidden))
+          (format (ngettext ", plus %d file" ", plus %d files" hidden) hidden))
      (and (> shown 0)
-          (format (ngettext "; %d file is shown in spite of them"
-                            "; %d files are shown in spite of them" shown)
+          (format (ngettext "; %d exception"
+                            "; %d exceptions" shown)
                   shown)))))
 
 (defun qwen-companion-menu--activities ()
@@ -201,8 +201,8 @@ With more, the menu would not fit into 24 lines."
 
 (defclass qwen-companion-menu--choice (transient-variable)
   ((set-value :initform nil))
-  "An option with few values, which its key takes in turn.
-They are those of its `:type', a `choice' or a boolean.")
+  "An option with few values; its key selects the next one.
+The values are from its `:type', a `choice' or a boolean.")
 
 (defun qwen-companion-menu--choices (option)
   "Return the values of OPTION, an alist of value and label."
@@ -221,14 +221,14 @@ They are those of its `:type', a `choice' or a boolean.")
   (oset object value (default-value (oref object variable))))
 
 (defun qwen-companion-menu--next-value (option)
-  "Return the value after the present one of OPTION, after the last the first."
+  "Return the next value of OPTION, and after the last the first."
   (let* ((choices (qwen-companion-menu--choices option))
          (rest (cdr (cl-member (default-value option) choices
                                :key #'car :test #'equal))))
     (car (or (car rest) (car choices)))))
 
 (cl-defmethod transient-infix-read ((object qwen-companion-menu--choice))
-  "Return the value after the present one of OBJECT."
+  "Return the next value of OBJECT."
   (qwen-companion-menu--next-value (oref object variable)))
 
 (cl-defmethod transient-infix-set ((object qwen-companion-menu--choice) value)
@@ -349,9 +349,9 @@ They are those of its `:type', a `choice' or a boolean.")
                ((null (qwen-companion-environment-directories)) "none"))))))
     "The commands: columns of groups (TITLE COMMAND... \"--\" COMMAND...).
 Those after the two hyphens are in the second menu, `qwen-companion-more'.
-A COMMAND is (KEY LABEL SYMBOL [REASON]).  The value of REASON, a form, is
-why the command cannot work now, in a word or two, or nil.  Three columns,
-each with labels and reasons, fit into 80 characters.")
+A COMMAND is (KEY LABEL SYMBOL [REASON]).  REASON is a form whose value
+says in a word or two why the command cannot work now, or is nil.  Three
+columns, each with labels and reasons, fit into 80 characters.")
 
   (defconst qwen-companion-menu--options
     '(("-e" "Edits reviewed in auto" qwen-companion-review-edits)
@@ -433,10 +433,10 @@ One is shown with chats, and another one without."
        "Show the state of the companion and the commands of every day."
        ,@(qwen-companion-menu--rows nil))
      (transient-define-prefix qwen-companion-more ()
-       "Show the commands that the menu `qwen-companion' has no room for."
+       "Show the commands that are not in the menu `qwen-companion'."
        ,@(qwen-companion-menu--rows t))
      (transient-define-prefix qwen-companion-menu-options ()
-       "Show the options that are changed most, and change them by a key."
+       "Show the most important options, each with a key to change it."
        [,@(mapcar (lambda (option)
                     (list (qwen-companion-menu--infix option)))
                   qwen-companion-menu--options)])))
@@ -456,7 +456,7 @@ One is shown with chats, and another one without."
         (define-key map key (cons label symbol))))
     map)
   "Keymap of all commands, with the keys of the menu \\[qwen-companion].
-It is bound to nothing; give it a key of your own.")
+It has no key by default; bind it to one.")
 (fset 'qwen-companion-command-map qwen-companion-command-map)
 
 (declare-function Info-find-file "info" (filename &optional noerror no-pop-to-dir))
@@ -468,13 +468,13 @@ It is bound to nothing; give it a key of your own.")
   (require 'info)
   (if (Info-find-file "qwen-companion" t)
       (info "(qwen-companion)")
-    ;; A clone has no Info, nor has what package-vc installs without makeinfo.
+    ;; A clone has no Info file, nor has package-vc without makeinfo.
     (let ((directory (file-name-directory (locate-library "qwen-companion"))))
       (view-file (or (locate-file "qwen-companion"
                                   (list (expand-file-name "docs" directory) directory)
                                   '(".org" ".texi"))
                      (user-error "The manual is not installed; docs/qwen-companion.org of the package's repository has it")))
-      (message "The manual is not installed in Info; this is its source, %s"
+      (message "The manual is not installed as Info; showing %s"
                (abbreviate-file-name buffer-file-name)))))
 
 ;;;###autoload

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; The connected CLIs in a table that follows what they do, and after them all
-;; other Qwen Codes of the user on this machine; commands to go to one, and to
-;; the next that waits for the user.
+;; A table of the connected CLIs with their activities, followed by the user's
+;; other Qwen Codes on this machine; commands to go to one, and to the next
+;; that waits for the user.
 
 ;;; Code:
 
@@ -38,19 +38,19 @@
 
 (defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
 
-(defconst qwen-companion-session-list--most 300
-  "Most rows of the list; Emacs takes 0.1 s to draw them.")
+(defconst qwen-companion-session-list--row-limit 300
+  "Maximum rows of the list; Emacs needs 0.1 s to draw them.")
 
 (defconst qwen-companion-session-list--delay 0.1
-  "Seconds in which news are collected before a list that is visible is updated.")
+  "Seconds in which changes are collected before a visible list is updated.")
 
 (defconst qwen-companion-session-list--period 5
-  "Seconds between two updates of the times in a list that is visible.")
+  "Seconds between two updates of the times in a visible list.")
 
 (defconst qwen-companion-session-list--quiet 10
-  "Seconds without a tool's result after which a CLI without hooks probably asks.")
+  "Seconds of a tool call after which a CLI without hooks probably asks.")
 
-;;; What a row says
+;;; Columns
 
 (defun qwen-companion-session-list--proposals (session)
   "Return the open proposals of SESSION, oldest first."
@@ -68,7 +68,7 @@ asks) and `connected' if the CLI does not report its activity."
   (let* ((state (qwen-companion-registry-state session))
          (recorded (qwen-companion-registry-recorded session))
          (activity (qwen-companion-cli-state-activity state)))
-    ;; Of an edit that it asks about in its terminal too, the review tells more.
+    ;; For an edit that its terminal asks about too, show the review.
     (cond ((qwen-companion-session-list--proposals session) 'reviewing)
           ((and (eq activity 'working)
                 (eq 'retrying (qwen-companion-cli-state-activity recorded)))
@@ -78,7 +78,7 @@ asks) and `connected' if the CLI does not report its activity."
                    (* 1000 (- (float-time) qwen-companion-session-list--quiet))))
            'quiet)
           ((eq activity 'idle)
-           ;; Of a prompt that another program has sent, the end alone is reported.
+           ;; For a prompt of another program, only the end is reported.
            (if (or (qwen-companion-cli-state-prompt state)
                    (qwen-companion-cli-state-tokens state))
                'done
@@ -121,7 +121,7 @@ asks) and `connected' if the CLI does not report its activity."
 
 (defun qwen-companion-session-list--last (session)
   "Return the question of SESSION, the end of its last answer or its prompt.
-Where nothing is known, return the reason.  For a registered CLI, add its
+If none is known, return the reason.  For a registered CLI, add its
 directory and its editor."
   (let* ((state (qwen-companion-registry-state session))
          (editor (qwen-companion-registered-editor session))
@@ -131,7 +131,7 @@ directory and its editor."
                    (qwen-companion-cli-state-said state)
                    (qwen-companion-cli-state-prompt state)
                    (qwen-companion-session-no-hooks session)))
-         ;; A record may have anything that looks like a remote name.
+         ;; A record is untrusted, and may have a remote name.
          (file-name-handler-alist nil)
          (directory (and (qwen-companion-registered-kind session)
                          (qwen-companion-registered-directory session))))
@@ -171,7 +171,7 @@ For a chat, it covers the turns in the journal."
 
 (defun qwen-companion-session-list--used (session)
   "Return how many tokens the conversation of SESSION has used, as text.
-It is \"\" where that is not known; its tooltip has them by model."
+It is \"\" if unknown; its tooltip has the tokens by model."
   (if-let* ((usage (qwen-companion-session-list--usage session)))
       (propertize (qwen-companion-layer-number (qwen-companion-layer-tokens usage))
                   'help-echo (qwen-companion-layer-usage usage))
@@ -180,7 +180,7 @@ It is \"\" where that is not known; its tooltip has them by model."
       "")))
 
 (defun qwen-companion-session-list--more-tokens-p (a b)
-  "Return non-nil when the CLI of entry A has used more tokens than that of B."
+  "Return non-nil when entry A's CLI has used more tokens than entry B's."
   (cl-flet ((used (entry)
               (qwen-companion-layer-tokens
                (qwen-companion-session-list--usage
@@ -230,8 +230,8 @@ It is \"\" where that is not known; its tooltip has them by model."
           (t "connected"))))
 
 (defun qwen-companion-session-list--since (session)
-  "Return since when SESSION is in its state, in ms since the epoch; 0 if unknown.
-For a registered CLI that does nothing for us, return when it has started."
+  "Return the time SESSION entered its state, in ms since the epoch; 0 if unknown.
+For a registered CLI that is not connected, return its start."
   (let ((state (qwen-companion-registry-state session)))
     (or (pcase (qwen-companion-session-list-activity session)
           ('quiet (qwen-companion-cli-state-tool-since state))
@@ -267,9 +267,9 @@ For a registered CLI that does nothing for us, return when it has started."
             (1 "1 CLI is connected")
             (count (format "%d CLIs are connected" count)))
           (pcase (length (qwen-companion-proposals))
-            (0 "no proposal waits")
-            (1 "1 proposal waits")
-            (count (format "%d proposals wait" count)))))
+            (0 "no open proposals")
+            (1 "1 open proposal")
+            (count (format "%d open proposals" count)))))
 
 (defun qwen-companion-session-list-refresh (&rest _)
   "Update the list soon if it is visible; point stays on its CLI."
@@ -279,18 +279,18 @@ For a registered CLI that does nothing for us, return when it has started."
 
 (defun qwen-companion-session-list--revert (by-user &rest _)
   "Draw the list anew; BY-USER is non-nil when the user asks for that."
-  (qwen-companion-registry-look (not by-user))
+  (qwen-companion-registry-refresh (not by-user))
   (qwen-companion-spool-without-collecting
     (qwen-companion-session-list--draw)))
 
 (defun qwen-companion-session-list--draw ()
-  "Draw each row of the list, as many as there may be."
+  "Draw each row of the list, up to the limit."
   (let* ((sessions (qwen-companion-session-list--waiting-first
                     (qwen-companion-registry-sessions)))
-         (more (- (length sessions) qwen-companion-session-list--most)))
+         (more (- (length sessions) qwen-companion-session-list--row-limit)))
     (setq tabulated-list-entries
           (append (mapcar #'qwen-companion-session-list--entry
-                          (seq-take sessions qwen-companion-session-list--most))
+                          (seq-take sessions qwen-companion-session-list--row-limit))
                   (and (> more 0)
                        (qwen-companion-session-list--note (format "%d more" more)))
                   (unless sessions
@@ -301,7 +301,7 @@ For a registered CLI that does nothing for us, return when it has started."
     (qwen-companion-header-print-list)))
 
 (defun qwen-companion-session-list--note (text)
-  "Return a list of an entry with TEXT that stands for no CLI."
+  "Return a list with one entry that has TEXT and no CLI."
   (list (list nil (vector text "" "" "" "" "" "" ""))))
 
 (defun qwen-companion-session-list-close ()
@@ -344,7 +344,7 @@ Signal a `user-error' where there is none."
                qwen-companion-sessions-mode)
   (qwen-companion-diff-open
    (or (car (qwen-companion-session-list--proposals session))
-       (user-error "Nothing to review: no proposal of this CLI waits"))))
+       (user-error "Nothing to review: this CLI has no open proposals"))))
 
 (defun qwen-companion-session-list-prompt (session)
   "Write a prompt for SESSION, the CLI at point."
@@ -361,7 +361,7 @@ Signal a `user-error' where there is none."
   (require 'qwen-companion-changes)
   (qwen-companion-changes-of-session
    (or (car (qwen-companion-session-list--turns session))
-       (user-error "Nothing is recorded that this CLI has changed"))))
+       (user-error "No recorded changes by this CLI"))))
 
 (defun qwen-companion-session-list-end (session)
   "End SESSION, the CLI at point, after a question."
@@ -371,7 +371,7 @@ Signal a `user-error' where there is none."
          (place (qwen-companion-session-place session))
          (pid (or (qwen-companion-session-pid session)
                   (and place (car (qwen-companion-session-ancestors session)))
-                  (user-error "The process of this CLI is not known; end it in its terminal"))))
+                  (user-error "Cannot find the process of this CLI; end it in its terminal"))))
     (when (qwen-companion-registered-gone session)
       (user-error "That CLI has already ended"))
     (when (yes-or-no-p
@@ -387,17 +387,17 @@ Signal a `user-error' where there is none."
       (cond
        ((not (or (qwen-companion-backend-session id) (qwen-companion-registry-cli id)))
         (user-error "That CLI has already ended"))
-       ;; While it is connected the number is that of its process.
+       ;; While it is connected, the number is its process id.
        (place
         (unless (eql 0 (qwen-companion-programs-call-there place "kill" (number-to-string pid)))
-          (user-error "That CLI was not ended; end it in its terminal")))
+          (user-error "Could not end this CLI; end it in its terminal")))
        ((qwen-companion-backend-session id)
         (signal-process pid 'SIGTERM))
        (t (qwen-companion-registry-end session))))))
 
 (defun qwen-companion-session-list-bring-home (session)
-  "Connect SESSION, the CLI at point, or go on with its conversation here."
-  (interactive (list (qwen-companion-session-list--read "Bring home: "))
+  "Connect SESSION, the CLI at point, or continue its conversation here."
+  (interactive (list (qwen-companion-session-list--read "Move to Emacs: "))
                qwen-companion-sessions-mode)
   (qwen-companion-bring-home session))
 
@@ -470,14 +470,14 @@ Info node `(qwen-companion)The list of CLIs' is about it.
 ;;;###autoload
 (defun qwen-companion-sessions ()
   "List the CLIs with their activities, the connected ones first.
-The others are each Qwen Code of yours on this machine, connected to
-another editor or to none.  The list follows them.
+The others are your Qwen Codes on this machine, connected to another
+editor or to none.  The list updates itself.
 \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
   (interactive)
   (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-session-list--buffer-name
                                                  #'qwen-companion-sessions-mode))
-  (qwen-companion-registry-look)
+  (qwen-companion-registry-refresh)
   (qwen-companion-timers-update-visible))
 
 ;;; Going to one
@@ -499,7 +499,7 @@ another editor or to none.  The list follows them.
 
 (defun qwen-companion-session-list-help (&rest _)
   "Return the CLIs that wait for the user, longest first, and the states of all.
-Return nil when there is nothing to say.  This is for `help-echo'."
+Return nil if there are none.  For `help-echo'."
   (let ((text (concat (mapconcat #'qwen-companion-session-list--waiting-line
                                  (qwen-companion-session-list--waiting) "")
                       (qwen-companion-layer-help))))
@@ -556,8 +556,8 @@ a function that goes to its question or its review."
 
 ;;;###autoload
 (defun qwen-companion-next-waiting ()
-  "Go to the next CLI or chat that waits for you: to its question or its review.
-Again, to the one after it."
+  "Go to the question or review of the next CLI or chat that waits for you.
+Repeat it to go on to the one after it."
   (interactive)
   (let* ((waiting (qwen-companion-session-list-waiting))
          (next (or (cadr (cl-member qwen-companion-session-list--last waiting
@@ -566,7 +566,7 @@ Again, to the one after it."
     (cond (next
            (setq qwen-companion-session-list--last (car next))
            (funcall (cdr next)))
-          ;; Of a CLI that has gone, say.
+          ;; For instance of a CLI that has disconnected.
           ((qwen-companion-proposals) (qwen-companion-review))
           (t (user-error "Nothing is waiting for you")))))
 

@@ -1,4 +1,4 @@
-;;; qwen-companion-uninstall.el --- Delete what the companion has on the disk  -*- lexical-binding: t; -*-
+;;; qwen-companion-uninstall.el --- Delete the companion's files  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -58,23 +58,22 @@
   "Delete the Python environment and the records, after a question.
 The records are the journal, kept plans, texts saved while you wrote them,
 and the token with which Emacs prompts other CLIs, which Qwen Code then
-revokes.  What bears no mark of the companion stays.  Nothing else of the
-companion is on the disk while the mode is off, but your options and
-the package itself."
+revokes.  Directories without the companion's mark stay.  While the mode
+is off, only your options and the package itself are left on disk then."
   (interactive)
   (when (bound-and-true-p qwen-companion-mode)
     (user-error "The mode is on; turn `qwen-companion-mode' off first"))
   (let ((directories (qwen-companion-environment-directories))
         (controller (qwen-companion-uninstall--controller)))
     (unless directories
-      (user-error "Nothing of the companion in %s or %s"
+      (user-error "No files of the companion in %s or %s"
                   (abbreviate-file-name qwen-companion-backend-directory)
                   (abbreviate-file-name (qwen-companion-environment-records))))
     (when (yes-or-no-p
            (format "Delete %s%s%s? "
                    (mapconcat #'abbreviate-file-name directories ", ")
                    (if (member (qwen-companion-environment-records) directories)
-                       " (journal, kept plans, drafts: nothing can be undone or restored then)"
+                       " (journal, plans, drafts; this cannot be undone)"
                      "")
                    (if controller
                        " and revoke the token with which Emacs prompts other CLIs"
@@ -85,7 +84,7 @@ the package itself."
         (delete-directory directory t))
       ;; Only when it is empty.
       (ignore-errors (delete-directory qwen-companion-backend-directory))
-      (message "Deleted; your options stay, and M-x package-delete removes the Lisp part"))))
+      (message "Deleted; your options stay, M-x package-delete removes the Lisp part"))))
 
 (provide 'qwen-companion-uninstall)
 ;;; qwen-companion-uninstall.el ends here

@@ -53,7 +53,7 @@ See Info node `(qwen-companion)First session'."
         (line (line-number-at-pos)))
     (erase-buffer)
     (insert "What is on, and what it costs.  Each key turns one off or on, and saves that;\n"
-            "it counts for CLIs that you start afterwards.\n")
+            "CLIs that you start afterwards use it.\n")
     (pcase-dolist (`(,key ,option ,text) qwen-companion-welcome--items)
       (insert " ")
       (insert-text-button key 'action (lambda (_) (qwen-companion-welcome-toggle key))
@@ -65,8 +65,8 @@ See Info node `(qwen-companion)First session'."
     (forward-line (1- line))))
 
 (defun qwen-companion-welcome-toggle (key)
-  "Turn what KEY stands for on the page off, or on as it is by default.
-Save that by customize."
+  "Turn off the option of KEY on the page, or restore its default value.
+Save it by customize."
   (interactive (list (this-command-keys)) qwen-companion-welcome-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-welcome-mode)
   (let ((option (nth 1 (assoc key qwen-companion-welcome--items))))
@@ -90,8 +90,8 @@ Save that by customize."
   (pop-to-buffer (qwen-companion-welcome--buffer)))
 
 (defun qwen-companion-welcome-note-start ()
-  "Note a start by the user, perhaps the first one.
-That is where the companion has no directory for its records."
+  "Schedule the page at the first start by the user.
+At the first start, the companion has no directory for its records."
   (setq qwen-companion-welcome--due
         (not (file-exists-p (qwen-companion-environment-records)))))
 
@@ -99,7 +99,7 @@ That is where the companion has no directory for its records."
   "Show the page at the first start, in a window that is not selected."
   (when qwen-companion-welcome--due
     (setq qwen-companion-welcome--due nil)
-    ;; With the record of changes turned off nobody else makes it.
+    ;; Without a record of changes, nothing else makes that directory.
     (with-file-modes #o700
       (make-directory (qwen-companion-environment-records) t))
     (display-buffer (qwen-companion-welcome--buffer)

@@ -6,10 +6,9 @@
 
 ;;; Commentary:
 
-;; The git worktrees of a project in a table: who works there, what it has
-;; changed, and what a merge into the main tree would contradict.  The names
-;; are shown at once; what git has to compute follows, one worktree after the
-;; other.
+;; A table of a project's git worktrees: the CLIs in them, their changes, and
+;; the conflicts of a merge into the main tree.  The names are shown at once;
+;; the data from git follow, one worktree after the other.
 
 ;;; Code:
 
@@ -35,22 +34,22 @@
 (defconst qwen-companion-worktrees--buffer-name "*qwen-companion worktrees*")
 
 (defconst qwen-companion-worktrees--period 5
-  "Seconds between two updates of the states and names in a list that is visible.")
+  "Seconds between two updates of the states and names in a visible list.")
 
 (defvar-local qwen-companion-worktrees--root nil
   "The directory whose repository is shown.")
 (defvar-local qwen-companion-worktrees--trees nil
-  "The worktrees, the main one first, with all that is known of them.")
+  "The worktrees with their data, the main one first.")
 (defvar-local qwen-companion-worktrees--problems nil
-  "Alist of the paths of worktrees and why no more is known; nil is the list.")
+  "Alist from paths of worktrees to errors of git; nil stands for the list.")
 (defvar-local qwen-companion-worktrees--queue nil
-  "Paths of the worktrees to ask for; the first one is asked for.")
+  "Paths of the worktrees to request; the first is being requested.")
 (defvar-local qwen-companion-worktrees--outdated nil
-  "Non-nil when something was changed while the list was in no window.")
+  "Non-nil after a change while the list was in no window.")
 (defvar-local qwen-companion-worktrees--asked 0
-  "When the names were asked for last, in seconds since the epoch.")
+  "Time of the last request for the names, in seconds since the epoch.")
 
-;;; What is known
+;;; Data
 
 (defun qwen-companion-worktrees--load (&optional all)
   "Request the worktrees and their missing data; return at once.
@@ -67,7 +66,7 @@ With ALL non-nil, request known data again, as it may be outdated."
            (setf (alist-get nil qwen-companion-worktrees--problems)
                  (qwen-companion-journal-error reply))
            (setq qwen-companion-worktrees--trees
-                 ;; What was known stays until there is something newer.
+                 ;; Keep old data until newer data arrive.
                  (mapcar (lambda (tree)
                            (or (and (not (qwen-companion-worktree-gone tree))
                                     (qwen-companion-worktrees--tree
@@ -86,7 +85,7 @@ With ALL non-nil, request known data again, as it may be outdated."
            :key #'qwen-companion-worktree-path :test #'equal))
 
 (defun qwen-companion-worktrees--examine (paths)
-  "Ask for all that can be known of the worktrees PATHS, one after the other."
+  "Request the data of the worktrees PATHS, one after the other."
   (let ((idle (null qwen-companion-worktrees--queue)))
     (setq qwen-companion-worktrees--queue
           (append qwen-companion-worktrees--queue
@@ -95,20 +94,20 @@ With ALL non-nil, request known data again, as it may be outdated."
       (qwen-companion-worktrees--ask-for-next))))
 
 (defun qwen-companion-worktrees--ask-for-next ()
-  "Ask for the first worktree of the queue."
+  "Request the data of the first worktree in the queue."
   (let ((buffer (current-buffer))
         (path (car qwen-companion-worktrees--queue)))
     (qwen-companion-journal-ask
      'journal-worktrees (list :root qwen-companion-worktrees--root :tree path)
      (lambda (reply)
        (qwen-companion-buffers-when-live buffer
-         (qwen-companion-worktrees--keep path reply)
+         (qwen-companion-worktrees--store path reply)
          (pop qwen-companion-worktrees--queue)
          (when qwen-companion-worktrees--queue
            (qwen-companion-worktrees--ask-for-next))
          (qwen-companion-timers-update-soon 0.1))))))
 
-(defun qwen-companion-worktrees--keep (path reply)
+(defun qwen-companion-worktrees--store (path reply)
   "Store REPLY as the data of the worktree PATH."
   (setf (alist-get path qwen-companion-worktrees--problems nil t #'equal)
         (qwen-companion-journal-error reply))
@@ -122,7 +121,7 @@ With ALL non-nil, request known data again, as it may be outdated."
   "Cache of the update under way, a hash table; nil without one.")
 
 (defun qwen-companion-worktrees--once (key function)
-  "Return the value of FUNCTION, which is called once for KEY in an update."
+  "Return the value of FUNCTION, called once per update for KEY."
   (let ((value (if qwen-companion-worktrees--computed
                    (gethash key qwen-companion-worktrees--computed 'unknown)
                  (funcall function))))
@@ -131,7 +130,7 @@ With ALL non-nil, request known data again, as it may be outdated."
       value)))
 
 (defun qwen-companion-worktrees--true-name (path)
-  "Return the true name of PATH, with a slash; of a remote one the name counts."
+  "Return the true name of PATH, with a slash; do not resolve a remote PATH."
   (qwen-companion-worktrees--once
    (cons 'name path)
    (lambda ()
@@ -188,7 +187,7 @@ With ALL non-nil, request known data again, as it may be outdated."
 
 (defun qwen-companion-worktrees--sessions (tree)
   "Return the connected CLIs that work in the worktree TREE.
-One that has entered it by a tool has its newest turn there."
+A CLI that has entered it by a tool has its newest turn there."
   (let ((newest (qwen-companion-turn-cli (qwen-companion-worktrees--newest-turn tree))))
     (seq-union (seq-filter (lambda (session)
                              (equal newest (qwen-companion-session-id session)))
@@ -205,7 +204,7 @@ One that has entered it by a tool has its newest turn there."
          (known (qwen-companion-worktree-files tree))
          (tokens (qwen-companion-cli-state-tokens (qwen-companion-session-state session)))
          (remark (or (cdr (assoc path qwen-companion-worktrees--problems))
-                     (qwen-companion-worktrees--oddity tree)
+                     (qwen-companion-worktrees--unusual-state tree)
                      (qwen-companion-turn-prompt
                       (qwen-companion-worktrees--newest-turn tree))))
          (cells (list
@@ -231,10 +230,10 @@ One that has entered it by a tool has its newest turn there."
                  (and remark (qwen-companion-untrusted-line remark)))))
     (list path (vconcat (mapcar (lambda (cell) (or cell "")) cells)))))
 
-(defun qwen-companion-worktrees--oddity (tree)
+(defun qwen-companion-worktrees--unusual-state (tree)
   "Return a text for an unusual state of TREE, or nil."
   (cond ((qwen-companion-worktree-gone tree)
-         (concat "its directory is not there"
+         (concat "its directory is missing"
                  (and (qwen-companion-worktree-locked tree) "; locked")))
         ((qwen-companion-worktree-locked tree)
          (format "locked: %s" (qwen-companion-worktree-locked tree)))))
@@ -296,7 +295,7 @@ is in no window, refresh all when it is shown again."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (unless (qwen-companion-worktrees--newest-turn tree)
     (qwen-companion-header-error
-     "Nothing is recorded that an agent has changed there; \\[qwen-companion-worktrees-diff] shows what differs"))
+     "No recorded agent changes; \\[qwen-companion-worktrees-diff] shows the diff"))
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) 'turns))
 
 (defun qwen-companion-worktrees-terminal (tree)
@@ -323,8 +322,8 @@ Start one there if there is none."
 
 (defun qwen-companion-worktrees-merge (tree)
   "Merge all of TREE, the worktree at point, into the main tree.
-As text, which can be undone: what \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-diff] shows there.  Use git to merge the
-commits of its branch."
+Merge the differences that \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-diff] shows, as text; that can be undone.
+Use git to merge the commits of its branch."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
@@ -332,9 +331,9 @@ commits of its branch."
 
 (defun qwen-companion-worktrees-merge-branch (tree)
   "Merge the branch of TREE, the worktree at point, with git.
-That takes over its commits.  What is not committed there stays behind;
-\\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-merge] takes that over as text.  Magit does it if it is loaded, else the
-shell, with a command that you can change before."
+This merges its commits, but no uncommitted changes;
+\\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-merge] merges those as text.  Use Magit if it is loaded, else a
+shell command that you can edit."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (let ((branch (qwen-companion-worktree-branch tree))
         (main (car qwen-companion-worktrees--trees)))
@@ -342,15 +341,15 @@ shell, with a command that you can change before."
      ((qwen-companion-worktrees--main-p tree)
       (user-error "This is the main tree, into which the others are merged"))
      ((member branch '(nil ""))
-      (qwen-companion-header-error "It has no branch; \\[qwen-companion-worktrees-merge] merges what has changed there as text"))
+      (qwen-companion-header-error "It has no branch; \\[qwen-companion-worktrees-merge] merges its changes as text"))
      ((equal "" (qwen-companion-worktree-head tree))
       (qwen-companion-header-error
-       "Its branch has no commit, or is gone; \\[qwen-companion-worktrees-merge] merges what has changed there as text"))
+       "Its branch has no commit, or is gone; \\[qwen-companion-worktrees-merge] merges its changes as text"))
      ((equal "" (qwen-companion-worktree-branch main))
       (user-error "The repository is bare: there is no main tree to merge into"))
      ((and (qwen-companion-worktree-base tree) (= 0 (qwen-companion-worktree-ahead tree)))
       (qwen-companion-header-error
-       "No commit is on its branch that the main tree lacks; \\[qwen-companion-worktrees-merge] merges what is not committed")))
+       "No new commits on its branch; \\[qwen-companion-worktrees-merge] merges uncommitted changes")))
     (let ((default-directory (file-name-as-directory (qwen-companion-worktree-path main)))
           (lost (qwen-companion-worktree-uncommitted tree)))
       (unless (and (> lost 0)
@@ -364,11 +363,10 @@ shell, with a command that you can change before."
 
 (defun qwen-companion-worktrees-diff (tree &optional scope)
   "Show the whole difference of TREE, the worktree at point, to the main tree.
-That is what a merge of it would change there, committed or not, so what
-only the main tree has changed is left out; m merges a hunk or a file.
-With a prefix argument, ask for something else to compare with: another
-worktree, or where this one began.  SCOPE is as
-`qwen-companion-changes-items-scope'."
+Show the changes that a merge would make there, committed or not.  Leave
+out changes of the main tree.  m merges a hunk or a file.  With a prefix
+argument, ask for something else to compare with: another worktree, or the
+start of this one.  SCOPE is as `qwen-companion-changes-items-scope'."
   (interactive (let ((tree (qwen-companion-worktrees--at-point)))
                  (list tree (and current-prefix-arg (qwen-companion-worktrees--read-scope tree))))
                qwen-companion-worktrees-mode)
@@ -377,7 +375,7 @@ worktree, or where this one began.  SCOPE is as
   (qwen-companion-changes-of-root (qwen-companion-worktrees--root-of tree) (or scope 'merge)))
 
 (defun qwen-companion-worktrees--read-scope (tree)
-  "Read with completion what the worktree TREE is compared with."
+  "Read with completion a scope to compare the worktree TREE with."
   (let ((scopes (append
                  (mapcar (lambda (other)
                            (let ((path (qwen-companion-worktree-path other)))
@@ -392,7 +390,7 @@ worktree, or where this one began.  SCOPE is as
 
 (defun qwen-companion-worktrees-remove (tree)
   "End the CLI in TREE, the worktree at point, and remove the worktree.
-Ask before, with what would be lost.  Its branch stays, with what is committed."
+Ask first, naming the loss.  The branch stays, with its commits."
   (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree))
         (main (qwen-companion-worktree-path (car qwen-companion-worktrees--trees)))
@@ -401,17 +399,17 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
      ((qwen-companion-worktrees--main-p tree)
       (user-error "This is the main tree"))
      ((qwen-companion-worktree-locked tree)
-      (user-error "It is locked; git worktree unlock lets it be removed"))
+      (user-error "It is locked; unlock it first with git worktree unlock"))
      ((not (qwen-companion-worktree-gone tree))
-      ;; More may have been changed since it was looked at.
-      (qwen-companion-worktrees--keep
+      ;; Its data may be outdated.
+      (qwen-companion-worktrees--store
        path (qwen-companion-journal-await
              'journal-worktrees (list :root qwen-companion-worktrees--root :tree path)))
       (setq tree (qwen-companion-worktrees--tree path))))
     (unless (yes-or-no-p (qwen-companion-worktrees--removal-text tree))
       (keyboard-quit))
     (mapc #'qwen-companion-worktrees--end (qwen-companion-worktrees--residents tree))
-    ;; The list may have been opened in what is removed now.
+    ;; The list may have been opened in the removed directory.
     (setq qwen-companion-worktrees--root main
           default-directory (file-name-as-directory main))
     (qwen-companion-terminal-run-git
@@ -436,7 +434,7 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
       (kill-buffer buffer))))
 
 (defun qwen-companion-worktrees--removal-text (tree)
-  "Return the question whether to remove TREE, with what would be lost."
+  "Return the question whether to remove TREE, naming the loss."
   (cl-flet ((many (count words)
               (and (> count 0) (format words count (if (= count 1) "" "s")))))
     (let* ((path (qwen-companion-worktree-path tree))
@@ -458,14 +456,14 @@ Ask before, with what would be lost.  Its branch stays, with what is committed."
          (string-join
           (delq nil
                 (list (many (qwen-companion-worktree-uncommitted tree)
-                            "what is not committed in %d file%s")
+                            "uncommitted changes in %d file%s")
                       (and (null (qwen-companion-worktree-branch tree))
                            (many (qwen-companion-worktree-ahead tree)
                                  "%d commit%s that may be on no branch"))
                       (many (or (qwen-companion-worktree-inner tree) 0)
                             "%d commit%s of repositories in it that no remote has")
-                      (many unsaved "what is not saved in %d buffer%s")
-                      "what git ignores there"))
+                      (many unsaved "unsaved text in %d buffer%s")
+                      "all ignored files"))
           ", ")
          "? ")))))
 
@@ -523,7 +521,7 @@ Info node `(qwen-companion)Several agents' is about it.
 
 ;;;###autoload
 (defun qwen-companion-worktrees ()
-  "List the git worktrees of the project: who works there and what has changed.
+  "List the git worktrees of the project, each with its CLIs and its state.
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-changes] shows the changes of agents, \\[qwen-companion-worktrees-merge] merges them into the main tree, \\[qwen-companion-worktrees-diff]
 shows the difference to it, \\[qwen-companion-worktrees-remove] removes the worktree."
   (interactive)

@@ -139,15 +139,15 @@ NAME says what it is."
   "Save TEXT, a prompt of this buffer, in the history."
   (qwen-companion-prompts-remember qwen-companion-ask--root (string-trim text)))
 
-(defun qwen-companion-ask--keep-draft ()
+(defun qwen-companion-ask--save-draft ()
   "Save the text of the current prompt buffer, and other edits, in the history."
   (qwen-companion-prompts-set-edit nil)
-  (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
+  (qwen-companion-prompts-save-edits #'qwen-companion-ask--remember)
   (qwen-companion-ask--remember (qwen-companion-ask--text)))
 
 (defun qwen-companion-ask--forget-buffer ()
   "Keep the prompt of the current buffer, which is being killed, in the history."
-  (qwen-companion-ask--keep-draft)
+  (qwen-companion-ask--save-draft)
   (qwen-companion-ask--release-exit))
 
 (defun qwen-companion-ask--release-exit ()
@@ -156,14 +156,14 @@ NAME says what it is."
                       (and (not (eq buffer (current-buffer)))
                            (buffer-local-value 'qwen-companion-ask-mode buffer)))
                     (buffer-list))
-    (remove-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts)))
+    (remove-hook 'kill-emacs-hook #'qwen-companion-ask--save-drafts)))
 
-(defun qwen-companion-ask--keep-drafts ()
+(defun qwen-companion-ask--save-drafts ()
   "Save the texts of all prompt buffers in the history, as Emacs is exiting."
   (dolist (buffer (buffer-list))
     (when (buffer-local-value 'qwen-companion-ask--root buffer)
       (with-current-buffer buffer
-        (qwen-companion-ask--keep-draft)))))
+        (qwen-companion-ask--save-draft)))))
 
 (qwen-companion-header-define-keys qwen-companion-ask-mode nil
   ("C-c C-c" qwen-companion-ask-submit nil "send")
@@ -189,7 +189,7 @@ beginning the slash commands of Qwen Code.
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete nil t)
     (add-hook 'completion-at-point-functions #'qwen-companion-ask--complete-command nil t)
     (add-hook 'kill-buffer-hook #'qwen-companion-ask--forget-buffer nil t)
-    (add-hook 'kill-emacs-hook #'qwen-companion-ask--keep-drafts))
+    (add-hook 'kill-emacs-hook #'qwen-companion-ask--save-drafts))
    (t
     (setq header-line-format nil)
     (remove-hook 'completion-at-point-functions #'qwen-companion-ask--complete t)
@@ -209,7 +209,7 @@ beginning the slash commands of Qwen Code.
           (if (fboundp 'markdown-mode) (markdown-mode) (text-mode))
           (setq qwen-companion-ask--root root)
           (when (file-remote-p root)
-            (qwen-companion-prompt-completion-far-files (file-name-as-directory root)))
+            (qwen-companion-prompt-completion-remote-files (file-name-as-directory root)))
           (qwen-companion-ask-mode 1)
           (qwen-companion-drafts-keep 'prompt root)
           (current-buffer)))))
@@ -410,7 +410,7 @@ a new worktree; `qwen-companion-worktrees' lists them."
                   (qwen-companion-prompts-send
                    (qwen-companion-ask--choose root) root prompt))))
       (qwen-companion-prompts-set-edit nil)
-      (qwen-companion-prompts-keep-edits #'qwen-companion-ask--remember)
+      (qwen-companion-prompts-save-edits #'qwen-companion-ask--remember)
       (setq qwen-companion-ask--cli nil)
       (erase-buffer)
       (set-buffer-modified-p nil)

@@ -59,7 +59,7 @@ With nil the end of a turn never does."
 
 ;;; Events
 
-(defun qwen-companion-attention--looking-p (buffer)
+(defun qwen-companion-attention--selected-p (buffer)
   "Return non-nil when BUFFER is selected in a frame that has the focus.
 Terminals that do not report their focus count as focused.  Return nil for
 the buffer of a terminal outside of Emacs."
@@ -70,7 +70,7 @@ the buffer of a terminal outside of Emacs."
 
 (defun qwen-companion-attention--call (event)
   "Call the user's functions with EVENT, unless the user is looking at it."
-  (unless (qwen-companion-attention--looking-p (qwen-companion-event-buffer event))
+  (unless (qwen-companion-attention--selected-p (qwen-companion-event-buffer event))
     (dolist (function (ensure-list qwen-companion-attention-functions))
       ;; The error of one must not reach the CLI, nor keep the others back.
       (condition-case err
@@ -91,7 +91,7 @@ the buffer of a terminal outside of Emacs."
                               (qwen-companion-places-abbreviate directory)
                             (file-name-nondirectory (directory-file-name directory)))))))))
 
-(defun qwen-companion-attention--tell (kind session text &rest slots)
+(defun qwen-companion-attention--report (kind session text &rest slots)
   "Make an event of KIND about SESSION; TEXT describes its activity.
 SLOTS are further ones of `qwen-companion-event'."
   (qwen-companion-attention--call
@@ -101,7 +101,7 @@ SLOTS are further ones of `qwen-companion-event'."
           :buffer (qwen-companion-terminal-session-buffer session)
           slots)))
 
-(defun qwen-companion-attention-tell-of-chat (chat kind text &optional seconds)
+(defun qwen-companion-attention-report-chat (chat kind text &optional seconds)
   "Make an event of KIND about CHAT, a buffer; TEXT describes its activity.
 SECONDS is how long the turn took; one that was short is not told when it
 is `done'."
@@ -125,7 +125,7 @@ is `done'."
        ((and (not new) (memq activity '(working asking))
              (qwen-companion-session-pid old)
              (not (process-attributes (qwen-companion-session-pid old))))
-        (qwen-companion-attention--tell 'gone old "has ended in the middle of its work"))
+        (qwen-companion-attention--report 'gone old "has ended in the middle of its work"))
        (new
         (qwen-companion-attention--state-changed
          new state (qwen-companion-session-state new)))))))
@@ -138,14 +138,14 @@ is `done'."
       ((and 'asking
             (guard (not (and (eq was 'asking)
                              (equal question (qwen-companion-cli-state-question before))))))
-       (qwen-companion-attention--tell
+       (qwen-companion-attention--report
         'asks session
         (if question
             (format "asks: %s" (qwen-companion-untrusted-text
                                 (qwen-companion-untrusted-cut question)))
           "asks in its terminal")))
       ((and 'failed (guard (not (eq was 'failed))))
-       (qwen-companion-attention--tell
+       (qwen-companion-attention--report
         'failed session (qwen-companion-layer-failure session)))
       ((and 'idle (guard (memq was '(working asking))))
        (let ((seconds (/ (- (or (qwen-companion-cli-state-since after) 0)
@@ -155,7 +155,7 @@ is `done'."
                     (>= seconds qwen-companion-attention-seconds)
                     ;; It goes on with the next prompt.
                     (not (qwen-companion-attention--prompt-waits-p session)))
-           (qwen-companion-attention--tell
+           (qwen-companion-attention--report
             'done session (format "is done after %s" (qwen-companion-layer-duration seconds))
             :seconds seconds)))))))
 

@@ -65,7 +65,7 @@ PROPERTY is set on that to t."
 
 (defvar qwen-companion-comments--noted (make-hash-table :test #'eq :weakness 'key)
   "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
-PLACE is as `qwen-companion-comments--place' returns it.")
+PLACE is as `qwen-companion-comments--line-key' returns it.")
 
 (defun qwen-companion-comments--line ()
   "Return the number of the line at point in its text."
@@ -75,7 +75,7 @@ PLACE is as `qwen-companion-comments--place' returns it.")
                (user-error "Not on a line of a hunk")))
     (line-number-at-pos nil t)))
 
-(defun qwen-companion-comments--place ()
+(defun qwen-companion-comments--line-key ()
   "Return a number for the line at point, to find it among equal ones.
 It stays when hunks are dropped and restored, unlike the line's number in
 the proposed text."
@@ -105,7 +105,7 @@ the proposed text."
                          while (re-search-forward line nil t)
                          thereis (and (qwen-companion-hunks-view-hunk-at (point))
                                       (or (null place)
-                                          (= place (qwen-companion-comments--place)))))
+                                          (= place (qwen-companion-comments--line-key)))))
             (qwen-companion-comments-show comment 'qwen-companion-review-comment)))))))
 
 ;;;###autoload
@@ -117,7 +117,7 @@ one prompt, once its turn is over."
   (let* ((proposal (or qwen-companion-proposal-current
                        (user-error "Not in a buffer of a review")))
          (line (qwen-companion-comments--line))
-         (place (qwen-companion-comments--place))
+         (place (qwen-companion-comments--line-key))
          (text (buffer-substring-no-properties (line-beginning-position)
                                                (line-end-position)))
          (noted (gethash proposal qwen-companion-comments--noted))
@@ -132,7 +132,7 @@ one prompt, once its turn is over."
                             (list (list line text comment place)))
                        (remq known noted))))
     (puthash proposal left qwen-companion-comments--noted)
-    (qwen-companion-comments--keep-draft proposal)
+    (qwen-companion-comments--auto-save proposal)
     (dolist (overlay (overlays-at (line-beginning-position)))
       (when (overlay-get overlay 'qwen-companion-review-comment)
         (delete-overlay overlay)))
@@ -144,7 +144,7 @@ one prompt, once its turn is over."
                     (count (format "%d comments go to the CLI when you accept or reject"
                                    count))))))
 
-(defun qwen-companion-comments--keep-draft (proposal &optional sent)
+(defun qwen-companion-comments--auto-save (proposal &optional sent)
   "Have Emacs auto-save the comments on PROPOSAL, or with SENT no more."
   (qwen-companion-drafts-set
    (format " *qwen-companion comments: %s*" (qwen-companion-proposal-id proposal))
@@ -201,7 +201,7 @@ prompts too, in case they get lost on the way."
         (condition-case nil
             (message "Comments: %s" (qwen-companion-prompts-send session root prompt t))
           (user-error (qwen-companion-comments--copy prompt root))))))
-    (qwen-companion-comments--keep-draft proposal t)))
+    (qwen-companion-comments--auto-save proposal t)))
 
 (defun qwen-companion-comments-on-type-key (payload)
   "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.

@@ -42,17 +42,17 @@
 (defvar-local qwen-companion-prompt-completion--files nil
   "The files of a project when they were last read: (TIME ROOT . NAMES).")
 
-(defvar qwen-companion-prompt-completion--far-files (make-hash-table :test #'equal)
+(defvar qwen-companion-prompt-completion--remote-files (make-hash-table :test #'equal)
   "Files below directories at other places: (TIME . NAMES) by directory.
 TIME is that of the last request for them.")
 
-(defun qwen-companion-prompt-completion-far-files (root)
+(defun qwen-companion-prompt-completion-remote-files (root)
   "Return the files below ROOT, at another place, as far as they are known.
 Ask the relay there for them if that is not lately done."
-  (let ((known (gethash root qwen-companion-prompt-completion--far-files)))
+  (let ((known (gethash root qwen-companion-prompt-completion--remote-files)))
     (unless (and known
                  (< (- (float-time) (car known)) qwen-companion-prompt-completion--files-age))
-      (puthash root (cons (float-time) (cdr known)) qwen-companion-prompt-completion--far-files)
+      (puthash root (cons (float-time) (cdr known)) qwen-companion-prompt-completion--remote-files)
       (qwen-companion-backend-call
        'list-place-files (list :place (file-remote-p root)
                                :directory (directory-file-name (file-remote-p root 'localname)))))
@@ -65,7 +65,7 @@ Ask the relay there for them if that is not lately done."
                                            (qwen-companion-place-files-directory payload)))
            (cons (float-time) (mapcar #'qwen-companion-quote-escape
                                       (qwen-companion-place-files-files payload)))
-           qwen-companion-prompt-completion--far-files)
+           qwen-companion-prompt-completion--remote-files)
   nil)
 
 (defun qwen-companion-prompt-completion--files (root)
@@ -98,7 +98,7 @@ Search for the `@' no further back than LIMIT.  Return what a function in
   (when-let* ((start (qwen-companion-prompt-completion--start limit)))
     (let* ((root (file-name-as-directory root))
            (far (file-remote-p root))
-           (files (cond (far (qwen-companion-prompt-completion-far-files root))
+           (files (cond (far (qwen-companion-prompt-completion-remote-files root))
                         ((not (string-match-p "\\`\\(?:/\\|~\\|\\.\\.?/\\)"
                                               (buffer-substring-no-properties start (point))))
                          (qwen-companion-prompt-completion--files root)))))

@@ -66,7 +66,7 @@ SHOWN is as in `qwen-companion-prompts--shown'.")
                    nil 'remove #'equal)
         (and (not (equal text qwen-companion-prompts--shown)) text)))
 
-(defun qwen-companion-prompts-keep-edits (remember)
+(defun qwen-companion-prompts-save-edits (remember)
   "Call REMEMBER with each edited prompt, and forget it here."
   (pcase-dolist (`(,_ . ,text) qwen-companion-prompts--edits)
     (funcall remember text))

@@ -34,7 +34,7 @@
 (defvar qwen-companion-registry--controller 'none
   "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
 
-(defvar qwen-companion-registry--told t
+(defvar qwen-companion-registry--watched t
   "Non-nil when the system reports changes to the Python process.")
 
 (defvar qwen-companion-registry-changed-hook nil
@@ -57,7 +57,7 @@
            (< (qwen-companion-registered-start a) (qwen-companion-registered-start b)))))
   (setq qwen-companion-registry--controller
         (qwen-companion-registered-clis-controller payload)
-        qwen-companion-registry--told (qwen-companion-registered-clis-told payload))
+        qwen-companion-registry--watched (qwen-companion-registered-clis-told payload))
   (run-hooks 'qwen-companion-registry-changed-hook)
   nil)
 
@@ -128,11 +128,11 @@ Reports of its hooks take precedence over its record."
         (format "process %d" (qwen-companion-registered-pid cli))
       name)))
 
-(defun qwen-companion-registry-look (&optional shown)
+(defun qwen-companion-registry-refresh (&optional shown)
   "Refresh the states of the registered CLIs and their editors.
 With SHOWN non-nil, for periodic calls, do so only where the system does
 not report changes to the Python process."
-  (unless (and shown qwen-companion-registry--told)
+  (unless (and shown qwen-companion-registry--watched)
     (qwen-companion-backend-call 'registry-look nil)))
 
 (defvar qwen-companion-registry--ending nil

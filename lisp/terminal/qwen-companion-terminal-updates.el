@@ -29,14 +29,14 @@
   "The TEXT of an update without end, and the TIMER that passes it on."
   (text "") timer)
 
-(defun qwen-companion-terminal-updates-join (process)
+(defun qwen-companion-terminal-coalesce-screen-updates (process)
   "Pass each update of the screen to the filter of PROCESS in one piece."
   (let ((begun (qwen-companion-terminal-updates--make-begun)))
     (add-function :around (process-filter process)
                   (lambda (filter process string)
-                    (qwen-companion-terminal-updates--take begun filter process string)))))
+                    (qwen-companion-terminal-updates--pass-complete begun filter process string)))))
 
-(defun qwen-companion-terminal-updates--take (begun filter process string)
+(defun qwen-companion-terminal-updates--pass-complete (begun filter process string)
   "Pass to FILTER the complete part of BEGUN and STRING, output of PROCESS."
   (let* ((text (concat (qwen-companion-terminal-updates--begun-text begun) string))
          (whole (qwen-companion-terminal-updates--whole text))
@@ -48,14 +48,14 @@
     ;; The begin alone draws nothing: it may wait.
     (when (and (not timer) (length> rest (length "\e[?2026h")))
       (setq timer (run-at-time qwen-companion-terminal-updates--limit nil
-                               #'qwen-companion-terminal-updates--give-up
+                               #'qwen-companion-terminal-updates--flush
                                begun filter process)))
     (setf (qwen-companion-terminal-updates--begun-text begun) rest
           (qwen-companion-terminal-updates--begun-timer begun) timer)
     (unless (zerop whole)
       (funcall filter process (substring text 0 whole)))))
 
-(defun qwen-companion-terminal-updates--give-up (begun filter process)
+(defun qwen-companion-terminal-updates--flush (begun filter process)
   "Pass BEGUN, output of PROCESS, to FILTER without waiting for its end."
   (let ((text (qwen-companion-terminal-updates--begun-text begun)))
     (setf (qwen-companion-terminal-updates--begun-text begun) ""

@@ -84,7 +84,7 @@ A nil VALUE removes it.  Buffers with an environment of their own keep it."
 Restore those that were set before and are not among VARIABLES."
   (pcase-dolist (`(,name . ,_) (copy-sequence qwen-companion-terminal--saved))
     (unless (assoc name variables)
-      (qwen-companion-terminal--take-back name)))
+      (qwen-companion-terminal--restore-variable name)))
   (pcase-dolist (`(,name ,value) variables)
     (let ((saved (assoc name qwen-companion-terminal--saved))
           (present (qwen-companion-terminal--getenv name)))
@@ -97,7 +97,7 @@ Restore those that were set before and are not among VARIABLES."
             (t (setcdr saved (cons value present)))))
     (qwen-companion-terminal--setenv name value)))
 
-(defun qwen-companion-terminal--take-back (name)
+(defun qwen-companion-terminal--restore-variable (name)
   "Restore the variable NAME unless the user has set it since."
   (pcase-let ((`(,_ ,value . ,before)
                (assoc name qwen-companion-terminal--saved)))
@@ -447,7 +447,7 @@ The CLI reads prompts from FILE, nil for none."
           qwen-companion-terminal-arguments arguments
           qwen-companion-terminal-prompt-file file)
     (when-let* ((process (get-buffer-process buffer)))
-      (qwen-companion-terminal-updates-join process))
+      (qwen-companion-terminal-coalesce-screen-updates process))
     (when (boundp 'dnd-protocol-alist)
       (setq-local dnd-protocol-alist
                   (cons '("^file:" . qwen-companion-terminal--drop) dnd-protocol-alist)))

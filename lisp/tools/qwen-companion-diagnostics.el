@@ -138,7 +138,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
                    (qwen-companion-diagnostics--check))
                  (finish (and started
                               (not (and wait
-                                        (qwen-companion-servers-heard-p wait)
+                                        (qwen-companion-servers-any-report-p wait)
                                         (not (qwen-companion-servers-reported-p wait))))
                               (qwen-companion-diagnostics--added
                                before (qwen-companion-problems)))))))))

@@ -186,7 +186,7 @@ for a thousand symbols."
        (version< emacs-version "30")
        (not (eql 0 (bound-and-true-p eglot-events-buffer-size)))))
 
-(defun qwen-companion-servers-place (object)
+(defun qwen-companion-servers-location (object)
   "Return (FILE . LINE) of OBJECT, a location or a symbol with one.
 LINE counts from 1.  FILE is nil when OBJECT has none, or none on this
 machine."
@@ -351,9 +351,9 @@ Return nil when that cannot be done."
       (when-let* ((wait (gethash file (qwen-companion-servers--watch-waits watch)))
                   (buffer (qwen-companion-servers--wait-buffer wait)))
         (when (buffer-live-p buffer)
-          (qwen-companion-servers--take-report wait version empty))))))
+          (qwen-companion-servers--record-report wait version empty))))))
 
-(defun qwen-companion-servers--take-report (wait version empty)
+(defun qwen-companion-servers--record-report (wait version empty)
   "Note in WAIT a report on the text VERSION, `none' when it names none.
 EMPTY is non-nil when it lists no problems.  An editor that reverts a
 buffer closes the file and opens it again, from which on versions count
@@ -409,7 +409,7 @@ with observable reports."
     (setf (qwen-companion-servers--wait-heard wait) nil
           (qwen-companion-servers--wait-reported wait) nil)))
 
-(defun qwen-companion-servers-heard-p (wait)
+(defun qwen-companion-servers-any-report-p (wait)
   "Return non-nil when the server of WAIT has reported since the text changed.
 That may be on an earlier text."
   (qwen-companion-servers--wait-heard wait))

@@ -148,7 +148,7 @@ that its name chooses, without any hooks."
   (and (memq (qwen-companion-tools-read--backend) '(xref-lsp eglot))
        (qwen-companion-servers-current)))
 
-(defun qwen-companion-tools-read--knowing (path)
+(defun qwen-companion-tools-read--buffers-with-backend (path)
   "Return file buffers with an xref backend for finding names.
 Of those with the same one, it is the last used; language servers come
 first.  With PATH, these are buffers in the major mode of that file."
@@ -172,7 +172,7 @@ first.  With PATH, these are buffers in the major mode of that file."
 (defconst qwen-companion-tools-read--slice 0.003
   "Seconds that Emacs is kept at a time by making a long answer.")
 
-(defconst qwen-companion-tools-read--look-size (* 256 1024)
+(defconst qwen-companion-tools-read--line-size (* 256 1024)
   "How many bytes of a file that is not open are read for a line in it.")
 
 (defun qwen-companion-tools-read--in-slices (function items finish)
@@ -215,7 +215,7 @@ Each of PLACES is (FILE . LINE); its text is that line."
                 (widen)
                 (unless buffer-file-name
                   (ignore-error file-error
-                    (insert-file-contents file nil 0 qwen-companion-tools-read--look-size)))
+                    (insert-file-contents file nil 0 qwen-companion-tools-read--line-size)))
                 (mapcar (lambda (place)
                           (qwen-companion-tools-place file (cdr place) nil (text (cdr place))))
                         places))
@@ -259,7 +259,7 @@ there is no answer."
    (lambda (result)
      (condition-case nil
          (qwen-companion-tools-read--with-lines
-          (mapcar #'qwen-companion-servers-place
+          (mapcar #'qwen-companion-servers-location
                   (funcall take (qwen-companion-servers-list (funcall result))))
           (lambda (places) (funcall finish (lambda () places))))
        (user-error (funcall finish result))))))
@@ -318,7 +318,7 @@ With PATH, ask those who know such files.  TAKE chooses among the symbols
 of a language server; another backend of xref gets the function QUESTION,
 with itself and NAME.  WHAT says what is looked for."
   (require 'xref)
-  (let* ((buffers (qwen-companion-tools-read--knowing path))
+  (let* ((buffers (qwen-companion-tools-read--buffers-with-backend path))
          (waiting (length buffers))
          (found nil))
     (lambda (answer)

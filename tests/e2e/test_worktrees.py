@@ -276,7 +276,7 @@ def remove(stage: Stage, tree: Path, files: int) -> None:
     at_worktree(stage, f"worktree-{tree.name}")
     stage.screen.keys("k")
     stage.screen.wait_for(
-        re.compile(rf"End Qwen Code there\.\s+Remove worktree {tree.name} and lose what is not committed in {files}")
+        re.compile(rf"End Qwen Code there\.\s+Remove worktree {tree.name} and lose uncommitted changes in {files}")
     )
     stage.screen.enter("yes")
     stage.screen.wait_until(lambda: not tree.exists(), "the worktree gone")

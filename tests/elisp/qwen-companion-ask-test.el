@@ -68,8 +68,8 @@ The function `typed' returns what a terminal has got."
 
 (defun qwen-companion-ask-test--exit ()
   "Save the drafts as at the end of Emacs."
-  (should (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))
-  (qwen-companion-ask--keep-drafts))
+  (should (memq #'qwen-companion-ask--save-drafts kill-emacs-hook))
+  (qwen-companion-ask--save-drafts))
 
 (ert-deftest qwen-companion-ask-test-starts-several-in-new-worktrees ()
   "Each CLI that was chosen gets the prompt when it is ready, with its model."
@@ -393,7 +393,7 @@ The function `typed' returns what a terminal has got."
 (ert-deftest qwen-companion-ask-test-leaves-nothing-behind ()
   (let ((kill-emacs-hook nil)
         (buffers (list (generate-new-buffer "one") (generate-new-buffer "two")))
-        (exits-p (lambda () (memq #'qwen-companion-ask--keep-drafts kill-emacs-hook))))
+        (exits-p (lambda () (memq #'qwen-companion-ask--save-drafts kill-emacs-hook))))
     (unwind-protect
         (progn
           ;; Those of the tests before.

@@ -173,7 +173,7 @@ context."
     (let ((text (qwen-companion-inspector-test--shows
                   "^Qwen Code 0\\.15\\.1$"
                   "^  Process +4711 in ~/src$"
-                  "^  Trust +told that the workspace is trusted$"
+                  "^  Trust +the workspace is trusted$"
                   "^  Last update +[0-9]+ s ago$"
                   (concat "Workspace   " (directory-file-name default-directory))
                   ;; Newest first, as it was told.
@@ -191,7 +191,7 @@ context."
                                 (qwen-companion-inspector-test--shows
                                   "^Unnamed CLI$"
                                   "^  Process +not known$"
-                                  "^  Trust +not told$"
+                                  "^  Trust +not reported$"
                                   "^  Last update +nothing yet, stream closed$")))
     (unwind-protect
         (progn
@@ -205,7 +205,7 @@ context."
      "s1" nil :trust 'untrusted :everywhere t)
     (qwen-companion-inspector-test--shows
       "^  Workspace +files everywhere$"
-      "^  Trust +told that the workspace is not trusted$"
+      "^  Trust +the workspace is not trusted$"
       "^  Files +none$")))
 
 (ert-deftest qwen-companion-inspector-test-excluded-files-with-their-rule ()
@@ -218,7 +218,7 @@ context."
      '("/p/.env" "environment variables, often secret (.env*)")
      '("/q/other.py" "outside /p" "s1")
      '("/q/gone.py" "outside /p" "gone"))
-    (let ((text (qwen-companion-inspector-test--shows "^Not told to any CLI\n    /p/\\.env  environment variables, often secret (\\.env\\*)\n\nNot told to Qwen Code 0\\.15\\.1, process 4711\n    /q/other\\.py  outside /p\n")))
+    (let ((text (qwen-companion-inspector-test--shows "^Hidden from all CLIs\n    /p/\\.env  environment variables, often secret (\\.env\\*)\n\nHidden from Qwen Code 0\\.15\\.1, process 4711\n    /q/other\\.py  outside /p\n")))
       (should-not (string-search "gone" text)))))
 
 (ert-deftest qwen-companion-inspector-test-unsaved-and-shown-files-are-marked ()

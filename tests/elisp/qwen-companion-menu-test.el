@@ -125,7 +125,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
   (qwen-companion-test-with-state 'ready
     (pcase-dolist (`(,sessions . ,said)
                    '((((:id "a" :client "Qwen Code" :version "1"))
-                      . "\\`1 CLI is connected, no proposal waits\n")
+                      . "\\`1 CLI is connected, no open proposals\n")
                      (((:id "b" :client "Qwen Code" :version "1")
                        (:id "a" :client "Qwen Code" :version "1"))
                       . "\\`2 CLIs are connected, ")
@@ -149,7 +149,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
     (qwen-companion-test-with-files '(("a.txt" "a\n"))
       (should-not (string-match-p "you hide" (qwen-companion-menu-test--state)))
       (with-current-buffer (find-file-noselect "a.txt") (qwen-companion-toggle-exclusion))
-      (should (string-match-p "with 1 pattern of yours, and 1 file you hide"
+      (should (string-match-p "with 1 pattern of yours, plus 1 file"
                               (qwen-companion-menu-test--state))))))
 
 (ert-deftest qwen-companion-menu-test-options-take-each-value ()

@@ -246,7 +246,7 @@
 (ert-deftest qwen-companion-remote-test-files-there-complete-after-at ()
   "Their names are asked for without TRAMP, and kept for a while."
   (qwen-companion-remote-test--with
-    (clrhash qwen-companion-prompt-completion--far-files)
+    (clrhash qwen-companion-prompt-completion--remote-files)
     (with-temp-buffer
       (insert "see @a")
       (cl-flet ((complete ()

@@ -559,7 +559,7 @@ ROOT is the directory."
             ;; Whoever looks at it does not see what the CLI does.
             (save-window-excursion
               (switch-to-buffer buffer)
-              (should-not (qwen-companion-attention--looking-p buffer)))
+              (should-not (qwen-companion-attention--selected-p buffer)))
             (kill-buffer buffer)
             (should (process-live-p process)))
         (delete-process process)))))
@@ -614,7 +614,7 @@ ROOT is the directory."
       (cl-flet ((comes (text) (funcall (process-filter process) process text)))
         (unwind-protect
             (progn
-              (qwen-companion-terminal-updates-join process)
+              (qwen-companion-terminal-coalesce-screen-updates process)
               (comes "plain")
               (should (equal '("plain") drawn))
               (comes "before\e[?2026h\e[2Jfirst half, with")

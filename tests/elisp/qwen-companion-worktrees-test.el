@@ -71,7 +71,7 @@
                    (mapcar #'car (last (append tabulated-list-format nil) 2))))
     (qwen-companion-worktrees-test--line "feat")
     (should (qwen-companion-test-header-p "\\` 2 worktrees  RET changes  d difference  m merge"))
-    (qwen-companion-test-refused "; d shows what differs"
+    (qwen-companion-test-refused "; d shows the diff"
       (call-interactively (key-binding (kbd "RET"))))
     (qwen-companion-worktrees-test--line "p")
     (should-not (qwen-companion-test-header-p "merge\\|remove"))))
@@ -89,14 +89,14 @@
       nil nil
     (should (string-match-p "two words +[^ ].*two words +3"
                             (qwen-companion-worktrees-test--line "two words")))
-    (should (equal "Remove worktree two words and lose what is not committed in 2 files, 1 commit of repositories in it that no remote has, what git ignores there? "
+    (should (equal "Remove worktree two words and lose uncommitted changes in 2 files, 1 commit of repositories in it that no remote has, all ignored files? "
                    (qwen-companion-worktrees-test--question)))
-    (should (string-match-p "its directory is not there" (qwen-companion-worktrees-test--line "gone")))
+    (should (string-match-p "its directory is missing" (qwen-companion-worktrees-test--line "gone")))
     (should (equal "The directory of gone is gone; forget the worktree? "
                    (qwen-companion-worktrees-test--question)))
     (qwen-companion-test-refused "no longer exists"
       (call-interactively #'qwen-companion-worktrees-ask))
-    (should (string-match-p "not there; locked" (qwen-companion-worktrees-test--line "disk")))
+    (should (string-match-p "missing; locked" (qwen-companion-worktrees-test--line "disk")))
     (qwen-companion-test-refused "git worktree unlock"
       (call-interactively #'qwen-companion-worktrees-remove))
     (should (string-match-p "locked: mine" (qwen-companion-worktrees-test--line "locked")))
@@ -109,7 +109,7 @@
     (qwen-companion-test-refused "has no commit, or is gone"
       (call-interactively #'qwen-companion-worktrees-merge-branch))
     (qwen-companion-worktrees-test--line "loose")
-    (should (equal "Remove worktree loose and lose 1 commit that may be on no branch, what git ignores there? "
+    (should (equal "Remove worktree loose and lose 1 commit that may be on no branch, all ignored files? "
                    (qwen-companion-worktrees-test--question)))
     (qwen-companion-worktrees-test--line "p")
     (qwen-companion-test-refused "This is the main tree"
@@ -128,7 +128,7 @@ Buffers of the worktree that are not saved are told of."
       (with-current-buffer unsaved
         (setq buffer-file-name "/p/.qwen/worktrees/feat/a.txt")
         (insert "x"))
-      (should (equal "End Gemini CLI there.  Remove worktree feat and lose what is not saved in 1 buffer, what git ignores there? "
+      (should (equal "End Gemini CLI there.  Remove worktree feat and lose unsaved text in 1 buffer, all ignored files? "
                      (qwen-companion-worktrees-test--question)))
       (with-current-buffer unsaved
         (set-buffer-modified-p nil)
