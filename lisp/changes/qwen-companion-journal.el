@@ -56,9 +56,10 @@ for all files.")
 (cl-defstruct (qwen-companion-journal--index
                (:constructor qwen-companion-journal--make-index))
   "Index of every turn.
-The slot `turns' lists them newest first, `roots' lists their roots without
-duplicates, `undoings' is a hash table from an id to its undoings, and
-`paths' one from a path to the turns that changed it, made on demand."
+The slot `turns' lists them newest first, and `roots' lists their roots
+without duplicates.  `undoings' is a hash table from an id to its
+undoings.  `paths' is one from a path to the turns that changed it, made
+on demand."
   turns roots undoings paths)
 
 (defun qwen-companion-journal--index ()

@@ -61,10 +61,10 @@
 
 (defun qwen-companion-session-list-activity (session)
   "Return the activity of SESSION, a symbol.
-One of `asking', `reviewing' (its proposal waits), `working', `done',
-`ready' (no prompt yet), `cancelled', `failed', `retrying' (its request has
-failed), `quiet' (a tool without hooks has run long, or the CLI probably
-asks) and `connected' if the CLI does not report its activity."
+One of `asking', `reviewing' (its proposal is open), `working', `done',
+`ready' (no prompt yet), `cancelled', `failed' and `retrying' (its request
+has failed).  `quiet' means that a tool without hooks has run long, or that
+the CLI probably asks; `connected', that it does not report its activity."
   (let* ((state (qwen-companion-registry-state session))
          (recorded (qwen-companion-registry-recorded session))
          (activity (qwen-companion-cli-state-activity state)))

@@ -28,10 +28,10 @@
 
 (cl-defstruct (qwen-companion-event (:copier nil))
   "Something that the user may want to know of.
-KIND is one of `asks' (a CLI asks in its terminal, or a chat), `done' (a
-turn has ended), `proposal' (of a change or a plan, or questions), `gone'
-(a CLI or the session of a chat has ended in the middle of a turn) and
-`failed' (the companion does not run, or a turn has failed).  TEXT is one
+KIND is one of `asks' (a CLI in its terminal, or a chat), `done' (a turn
+has ended) and `proposal' (of a change or a plan, or questions).  Or it is
+`gone' (a CLI or chat session has ended during a turn) or `failed' (the
+companion is not running, or a turn has failed).  TEXT is one
 sanitised line.  BUFFER is the chat or the terminal, nil if that is not in
 this Emacs.  SECONDS is the duration of a `done' turn, PROPOSAL the
 proposal; each is nil for other kinds."

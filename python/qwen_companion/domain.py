@@ -549,13 +549,13 @@ class Turn:
     """The changes below `root` from a prompt of the user to the end of the work on it.
 
     `session` is the conversation.  `client` is the CLI's name for a person, `prompt` the first line of the prompt,
-    both "" if not known.  `end` is None while the turn goes on.  `source` is where it is known from: "hooks", "disk",
-    "chat", "undo" for a turn of the user that undid the turn `undone`, "merge" for one by which the user took over
-    changes from a worktree, or "rewind" for what a CLI's own rewind took of the user's edits.  `undone_by` are turns
-    that undid something of this one.  `cli` is its MCP session, None where it is not connected.  `notes` tell a person
-    what is missing.  `usage` is what the turn has used, by model, () where that is not known.  One that was `rewound`
-    is not part of the conversation any more, but of its `copy`, None where there is none.  `conversation` is how Emacs
-    calls `session`; `who` is "user" for an undo.
+    both "" if unknown.  `end` is None while the turn is running.  `source` is the origin of the record: "hooks",
+    "disk" or "chat" for a turn of an agent.  For a turn of the user it is "undo" (of the turn `undone`), "merge"
+    (of changes in a worktree) or "rewind" (edits that a CLI's own rewind overwrote).  `undone_by` are the turns
+    that undid a part of this one.  `cli` is its MCP session, None if it is not connected.  `notes` tell a person
+    what is missing.  `usage` is the usage of the turn by model, () if unknown.  A `rewound` turn is no longer in
+    the conversation, but in its `copy`, None if there is no copy.  `conversation` is Emacs's name of `session`;
+    `who` is "user" for an undo.
     """
 
     id: str

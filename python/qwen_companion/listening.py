@@ -10,10 +10,9 @@ directory: the *reserve*, on which Emacs listens but never accepts.  The message
 the descriptor in it open, until Emacs closes the socket or ends.  SO_REUSEPORT then lets the next backend bind the same
 port, and keeps out other users; without SO_REUSEADDR on the reserved socket, nothing else is let in either.
 
-What is not possible: a connection made between two backends is refused and not queued, since Emacs can neither keep a
-listening socket for a child nor give it one (a duplicate by pidfd_getfd takes the right to debug Emacs, which many
-systems deny).  Elsewhere than on Linux there is no reserve, since such a socket may be given connections there; a port
-that is lost costs the token and the sessions.
+A connection made between two backends is refused, not queued.  Emacs can neither keep a listening socket for a child
+nor pass one to it.  A duplicate by pidfd_getfd needs the right to debug Emacs, which many systems deny.  Only Linux has
+a reserve: other systems may deliver connections to such a socket.  There, a lost port costs the token and the sessions.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ See `qwen-companion-changes-test--new'."
   (qwen-companion-changes-test--with-hunks
     (let ((text (qwen-companion-changes-test--new 5 "mine" 20 "twenty" 35 nil)))
       (qwen-companion-changes-test-write "a.txt" text)
-      (qwen-companion-test-said "1 conflict.*nothing written" (qwen-companion-test-press "k"))
+      (qwen-companion-test-said "1 conflict.*not written" (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt")))
       (should-not (qwen-companion-test-sent 'journal-wrote))
       (with-current-buffer (find-buffer-visiting "a.txt")
@@ -283,7 +283,7 @@ See `qwen-companion-changes-test--new'."
     (qwen-companion-changes-test-open)
     (dolist (key '("k" "u"))
       (qwen-companion-changes-test-goto "Prompt of one")
-      (qwen-companion-test-refused "is removed; m brings" (qwen-companion-test-press key))
+      (qwen-companion-test-refused "is removed; m merges" (qwen-companion-test-press key))
       (should-not (file-exists-p "tree")))
     (dolist (command '("init --quiet" "add ." "-c user.name=U -c user.email=u@x commit --quiet -m x"))
       (apply #'call-process "git" nil nil nil (split-string command)))
@@ -310,7 +310,7 @@ See `qwen-companion-changes-test--new'."
     (qwen-companion-changes-test-write "b.txt" "mine\ntwo\n")
     (qwen-companion-changes-test-open)
     (qwen-companion-changes-test-goto "b.txt")
-    (qwen-companion-test-said "1 conflict.* before you resolve it: a\\.txt$"
+    (qwen-companion-test-said "1 conflict.* until you resolve it: a\\.txt$"
       (qwen-companion-test-press "k"))
     (let ((buffer (find-buffer-visiting "a.txt")))
       (should (get-buffer-window buffer))
@@ -521,7 +521,7 @@ It gets the buffer, and the bytes before and after that."
         (should (string-match-p "Qwen Code +undone  Prompt of one"
                                 (qwen-companion-changes-test-text)))
         (setq questions nil)
-        (qwen-companion-test-refused "undone already" (qwen-companion-test-press "k"))
+        (qwen-companion-test-refused "Already undone" (qwen-companion-test-press "k"))
         ;; What cannot be done is not asked about.
         (should-not questions)
         (should (equal '("1\n2\n3\n" nil "g\n" "o\n" nil)
@@ -531,7 +531,7 @@ It gets the buffer, and the bytes before and after that."
         (qwen-companion-changes-test-settle)
         (qwen-companion-changes-test-goto "Undo \"Prompt of one\"")
         (should (string-match-p "you  Undo" (buffer-substring (point) (line-end-position))))
-        (qwen-companion-test-refused "not undone" (qwen-companion-test-press "u"))
+        (qwen-companion-test-refused "Not undone" (qwen-companion-test-press "u"))
         (should-not questions)
         (qwen-companion-test-press "k")
         (should (= 1 (length questions)))
@@ -740,7 +740,7 @@ It gets the buffer, and the bytes before and after that."
       (qwen-companion-changes-test-told 0 `(("a.txt" ,qwen-companion-changes-test--old ,text)))
       (qwen-companion-changes-test-shows "+two")
       (should-not (use-region-p))
-      (qwen-companion-test-refused "marked lines have just changed" (qwen-companion-test-press "k"))
+      (qwen-companion-test-refused "lines in the region have just changed" (qwen-companion-test-press "k"))
       (should (equal text (qwen-companion-changes-test-bytes "a.txt"))))))
 
 ;;; Very many files
@@ -803,7 +803,7 @@ It gets the buffer, and the bytes before and after that."
                       (quit 'quit)))))
         (setq qwen-companion-changes-test-busy (list busy))
         (should (eq 'quit (press ?q)))
-        (should (string-match-p "at work on a.txt (edit)" question))
+        (should (string-match-p "working on a.txt (edit)" question))
         (should (equal disk (qwen-companion-changes-test-bytes "a.txt")))
         (setq qwen-companion-changes-test-busy (list busy busy nil))
         (press ?w)
@@ -840,7 +840,7 @@ It gets the buffer, and the bytes before and after that."
                              (make-symbolic-link (expand-file-name "t" outside) "d/a.txt"))
                           "symbolic link")
                          (,(lambda () (rename-file "d" "e") (make-symbolic-link outside "d"))
-                          "out of the project")
+                          "outside the project")
                          (,(lambda () (delete-file "d/a.txt")) "no longer exists")
                          (,(lambda () (delete-file "d/a.txt") (make-directory "d/a.txt"))
                           "directory of that name")))

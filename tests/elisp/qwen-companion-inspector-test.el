@@ -190,7 +190,7 @@ context."
     (should-not (string-match-p "JSON\\|Terminal\\|Workspace"
                                 (qwen-companion-inspector-test--shows
                                   "^Unnamed CLI$"
-                                  "^  Process +not known$"
+                                  "^  Process +unknown$"
                                   "^  Trust +not reported$"
                                   "^  Last update +nothing yet, stream closed$")))
     (unwind-protect
@@ -338,7 +338,7 @@ context."
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--go-to ".env")
     (qwen-companion-inspector-toggle-fold)
-    (should (equal "Not told to any CLI ..." (qwen-companion-inspector-test--line)))))
+    (should (equal "Hidden from all CLIs ..." (qwen-companion-inspector-test--line)))))
 
 (ert-deftest qwen-companion-inspector-test-next-and-previous ()
   "They go from item to item and stop at the ends."
@@ -347,7 +347,7 @@ context."
     (qwen-companion-inspector-test--exclude '("/p/.env" "rule"))
     (qwen-companion-inspector-test--text)
     (goto-char (point-min))
-    (dolist (wanted '("main\\.py" "JSON" "Not told" "/p/\\.env"))
+    (dolist (wanted '("main\\.py" "JSON" "Hidden from" "/p/\\.env"))
       (qwen-companion-inspector-next)
       (should (looking-at-p wanted)))
     (should-error (qwen-companion-inspector-next) :type 'user-error)
@@ -554,7 +554,7 @@ context."
     (qwen-companion-inspector-test--told (qwen-companion-inspector-test--file "main.py"))
     (qwen-companion-backend--set-state 'starting)
     (let ((text (qwen-companion-inspector-test--text)))
-      (should (string-search "starting anew" text))
+      (should (string-search "restarting" text))
       (should (string-search "main.py" text)))
     (qwen-companion-backend--set-state 'ready)
     (should-not (string-search "starting" (qwen-companion-inspector-test--text)))))

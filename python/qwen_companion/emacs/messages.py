@@ -267,10 +267,10 @@ OF_WORKTREES = ("tree", "begun", "merge")
 class ChangeScope:
     """Changes by agents below `root`: those of `turn`, or as `scope` says.
 
-    `scope` is "turn", "since" for `turn` and all later ones, "session" for those of `session`, "look" for what the
-    user has not marked as seen, "all", or "commit" for what differs from the last commit, whoever changed it.  Of the
-    worktree `root`, "tree" is what differs from the worktree `other`, "begun" what differs from the commit at which it
-    began, and "merge" what merging that would change in the main tree.
+    `scope` is "turn", "since" (`turn` and all later ones), "session" (all turns of `session`), "look" (unseen changes)
+    or "all".  "commit" means all differences from the last commit, by any author.  For a worktree `root`, "tree" means
+    the differences from the worktree `other`, "begun" those from its first commit, and "merge" the changes that merging
+    it would make in the main tree.
     """
 
     root: str
@@ -1225,9 +1225,10 @@ class RegistryReceipt(Notification):
     """`registry-receipt`: what became of the prompt of the request `id`; another one for it may come later.
 
     `status` is "sent" (no receipt yet), "model" (the model has it), "queued" (behind a turn or a question), "delivered"
-    (one of both), "held" (until the user allows it there), "refused", "denied", "expired", "misaddressed" or "dropped"
-    (by the CLI), "unanswered" (no receipt in 10 s; it may arrive later), "closed" (the CLI takes no messages), "gone"
-    (it has ended), "too-long", "no-token" (there is none any more), or "failed" for the `reason`, in words.
+    (one of both), or "held" (until the user allows it there).  The CLI answers "refused", "denied", "expired",
+    "misaddressed" or "dropped".  Without its answer, `status` is "unanswered" (no receipt in 10 s; it may arrive
+    later), "closed" (the CLI accepts no messages), "gone" (it has ended), "too-long", "no-token" (the token is gone),
+    or "failed" for the `reason`, in words.
     """
 
     id: int

@@ -151,11 +151,11 @@ class Sessions:
     ) -> None:
         """`known` are those of an earlier process.  Must be made on the event loop.
 
-        `changed` is called with a session that is new or has changed, `gone` with the id of one given up, `went_out`
-        with the key of a notification once the whole of it has been handed to the operating system for an open stream,
-        `told` with the id of a session and the context that went out to it.  `find_caller` tells whose connection it
-        is; it is called in a thread.  `caller_elsewhere` does so at once for one that a relay carries, whose process is
-        not on this machine: its session ends only with its stream.
+        `changed` is called with each new or changed session, `gone` with the id of a discarded one.  `went_out` is
+        called with the key of a notification once all of it is handed to the operating system for an open stream.
+        `told` is called with the id of a session and the context sent to it.  `find_caller`, called in a thread,
+        returns the process at the other end of a connection.  `caller_elsewhere` does so at once for a connection
+        carried by a relay.  Its process is on another machine, so the session ends only with its stream.
         """
         self._changed = changed
         self._gone = gone
