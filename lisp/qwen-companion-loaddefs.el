@@ -416,12 +416,6 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
-(autoload 'qwen-companion-place-password "qwen-companion-remote" "Answer the password prompt of a connection to a place.
-Use the password of auth-source, else read one in the minibuffer; empty
-input means none.  If only TRAMP can connect, as by su, let TRAMP open the
-connection, which may ask as well.
-
-(fn)" t)
 
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.

@@ -137,7 +137,7 @@ def test_edits_that_the_cli_drops_are_said_kept_and_applied(stage: Stage) -> Non
     stage.screen.wait_for("All done.")
     assert stage.sandbox.greeting.read_text() == EDITED
     stage.screen.wait_until(
-        lambda: "was written without your edits" in stage.emacs.buffer_text("*Messages*"), "the offer to apply the edits"
+        lambda: "written without your edits" in stage.emacs.buffer_text("*Messages*"), "the offer to apply the edits"
     )
     said = r"in the terminal, where Qwen Code \S+ writes its own text without your edits"
     assert re.search(said, stage.emacs.buffer_text("*Messages*"))

@@ -97,7 +97,7 @@ def docstrings(file: Path) -> list[str]:
     return [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
 
 
-@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/**/*.py"])
+@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/[!j]*/*.py"])
 def test_sentences_of_docstrings_can_be_read_once(pattern: str) -> None:
     found = [
         f"{file.relative_to(CHECKOUT)}: {' '.join(sentence.split())}"

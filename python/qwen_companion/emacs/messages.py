@@ -269,8 +269,8 @@ class ChangeScope:
 
     `scope` is "turn", "since" (`turn` and all later ones), "session" (all turns of `session`), "look" (unseen changes)
     or "all".  "commit" means all differences from the last commit, by any author.  For a worktree `root`, "tree" means
-    the differences from the worktree `other`, "begun" those from its first commit, and "merge" the changes that merging
-    it would make in the main tree.
+    the differences from the worktree `other`, "begun" those from the commit it started from, and "merge" the changes
+    that merging it would make in the main tree.
     """
 
     root: str
