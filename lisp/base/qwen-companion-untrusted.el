@@ -22,10 +22,10 @@
 
 (defmacro qwen-companion-untrusted-until-input (&rest body)
   "Evaluate BODY until the user types; return its value, or t if interrupted.
-Like `while-no-input', but without losing keys: when a text terminal sends
-many characters at once, Emacs looks each up in
-`while-no-input-ignore-events', may be interrupted there, and drops the
-rest, such as the end of a paste or of an arrow key's sequence."
+Like `while-no-input', but without losing keys.  When a text terminal
+sends many characters at once, Emacs searches each of them in
+`while-no-input-ignore-events'.  If interrupted there, it drops the rest,
+such as the end of a paste or of an arrow key's sequence."
   (declare (indent 0) (debug t))
   ;; Nothing interrupts a search in an empty list.
   `(let ((while-no-input-ignore-events nil))

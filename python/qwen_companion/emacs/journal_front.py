@@ -76,8 +76,9 @@ class JournalFront:
     ) -> None:
         """`tell` sends a message to Emacs.
 
-        `excluded` returns, in a thread, of which files a CLI must not be told, `waiting` the proposals of all CLIs, and
-        `missed_review`, in a thread, whether a CLI has changed a file, which may be open, without a wanted review.
+        `excluded` returns the files hidden from a CLI, and is called in a thread.  `waiting` returns the open proposals
+        of all CLIs.  `missed_review` returns whether a CLI has changed a file without a wanted review, and is called in
+        a thread.
         """
         self._missed_review = missed_review
         self._excluded = excluded

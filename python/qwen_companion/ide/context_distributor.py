@@ -168,8 +168,8 @@ class ContextDistributor:
         """Distribute context through callbacks.
 
         - `deliver` gets the id of a session and its next context.
-        - `report_context` gets, while the user watches, the id of a session, the roots whose files it is sent
-          (None for everywhere), when its context went out in ms since the epoch, and that context as JSON.
+        - `report_context` is called while the user watches.  Its arguments are the id of a session, the roots of its
+          files (None for everywhere), the time of its context in ms since the epoch, and that context as JSON.
         - `report_exclusions` gets, while the user watches, all excluded files.
         - `warn` gets problems of the settings.
         """
