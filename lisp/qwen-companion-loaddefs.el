@@ -8,10 +8,10 @@
 
 ;; qwen-companion-environment.el
 (autoload 'qwen-companion-install-backend "qwen-companion-environment" "Make the Python environment of the companion, or make it anew.
-It goes to `qwen-companion-backend-directory', holds exactly the
-packages listed in the package's requirements file (checked by hash),
-and is made with uv when that is on the variable `exec-path', else
-with the venv and pip of `qwen-companion-python' or python3.  That
+It goes to `qwen-companion-backend-directory', and holds exactly the
+packages of the requirements file, checked by hash.  Make it with uv if
+that is on the variable `exec-path', else with the venv and pip of
+`qwen-companion-python' or python3.  That
 happens in the background in a buffer of its own.  Where it fails,
 the environment that was there before stays.
 
