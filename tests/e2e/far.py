@@ -205,7 +205,8 @@ class Far:
                 SetEnv {variables}
                 """)
         )
-        Path("/run/sshd").mkdir(exist_ok=True)
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)
         with (self.root / "sshd.log").open("ab") as log:
             # What it writes over its environment hides its mark, see leftovers.py.
             with_parent = ["setpriv", "--pdeathsig", "KILL"]

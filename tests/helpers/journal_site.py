@@ -164,7 +164,7 @@ class Site:
         """Wait until `found` returns what is `expected`; return the turns, the oldest first."""
         with suppress(TimeoutError):
             await self.when(lambda: found() == expected)
-        assert found() == expected, self.turns
+        assert found() == expected, (found(), self.turns)
         return self._oldest_first()
 
     async def until(self, *expected: dict[str, str]) -> Sequence[Turn]:

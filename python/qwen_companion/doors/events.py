@@ -145,7 +145,13 @@ class PreToolUse(ToolEvent):
     name = "PreToolUse"
 
 
-class PostToolUse(ToolEvent):
+class EndedTool(ToolEvent):
+    """A tool has ended after `duration_ms`, without the time it waited for hooks; None in older versions."""
+
+    duration_ms: float | None = None
+
+
+class PostToolUse(EndedTool):
     """A tool has run."""
 
     name = "PostToolUse"
@@ -158,7 +164,7 @@ class PostToolUse(ToolEvent):
         return found if isinstance(found, str) else None
 
 
-class PostToolUseFailure(ToolEvent):
+class PostToolUseFailure(EndedTool):
     """A tool has failed with `error`.  What it had done by then stays done."""
 
     name = "PostToolUseFailure"

@@ -74,14 +74,21 @@ async def _reply(
     if isinstance(call, messages.JournalPrompts):
         records = [root.record for root in journal.roots.by_name.values()]
         return await in_thread(_prompts, records, call, [*journal.roots.names], environ)
-    if not isinstance(call, messages.JournalFiles | messages.JournalTexts | messages.JournalStage):
-        return await in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
+    if isinstance(call, messages.JournalFiles | messages.JournalTexts):
+        return await _changes(journal, call, environ)
     if isinstance(call, messages.JournalStage):
-        record = journal.roots.record_of(call.scope.root)
-        return await in_thread(_stage, record, call, environ)
+        return await in_thread(_stage, journal.roots.record_of(call.scope.root), call, environ)
+    return await in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
+
+
+async def _changes(
+    journal: Journal, call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]
+) -> messages.JournalReply:
     if call.scope.scope in messages.OF_WORKTREES:
         return await in_thread(_differences, call, environ)
     record = journal.roots.record_of(call.scope.root)
+    if call.scope.scope == "commit":
+        await journal.look(journal.roots.by_name[call.scope.root])
     if isinstance(call, messages.JournalFiles):
         files = await in_thread(lambda: record.answers.files(_scope(record, call.scope)))
         return messages.JournalReply(call.id, files=files)

@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,9 +18,6 @@ from qwen_companion.processes import parent_of
 
 SAMPLE_S = 1.0
 """Seconds between two samples of the output of processes."""
-
-GRACE_S = 0.5
-"""Longest delay between a write and its event, in seconds."""
 
 _SAMPLES = 1000
 """As many are kept of each probe."""
@@ -69,13 +66,13 @@ class Activity:
 
     def look(self, probes: Iterable[Probe | None]) -> dict[Probe, int | None]:
         """Return a number for each of `probes` that changes once it has done something, None where that is unknown."""
-        start = time.monotonic()
+        start, moment = time.monotonic(), time.time()
         wanted = {probe for probe in probes if probe is not None}
         if any(probe.below for probe in wanted):
             self._started.refresh()
         now = {probe: self._started.run(probe.pid) if probe.below else written_by(probe.pid) for probe in wanted}
         for probe, done in now.items():
-            self._samples.setdefault(probe, deque(maxlen=_SAMPLES)).append((start, done))
+            self._samples.setdefault(probe, deque(maxlen=_SAMPLES)).append((moment, done))
         end = time.monotonic()
         self._rests_until = end + max(_REST_S, (end - start) / _SHARE)
         return now
@@ -89,24 +86,18 @@ class Activity:
         below = self._started.below(probe.pid)
         return below if probe.below else [probe.pid, *below]
 
-    def before(self, moment: float, grace: float = GRACE_S) -> dict[Probe, int | None]:
-        """Return the numbers of all probes `grace` before `moment`, or when they were looked at first.
+    def may_have_acted(self, probe: Probe | None, begin: float, end: float) -> bool:
+        """Return whether the subject of `probe` may have done anything from `begin` to `end`, in s since the epoch.
 
-        `moment` is a monotonic time.  As news and samples come by the same event loop, a loop that is late cannot
-        sample activity after a change and before the news of it.
+        It has not where the last sample before equals the first one after.
         """
-        return {
-            probe: next((done for time, done in reversed(samples) if time <= moment - grace), samples[0][1])
-            for probe, samples in self._samples.items()
-            if samples
-        }
-
-
-def may_have_acted(probe: Probe | None, before: Mapping[Probe, int | None], now: Mapping[Probe, int | None]) -> bool:
-    """Return whether the subject of `probe` may have done anything between `before` and `now`."""
-    if probe is None or before.get(probe) is None or now.get(probe) is None:
+        before: int | None = None
+        for moment, done in self._samples.get(probe, ()) if probe is not None else ():
+            if moment <= begin:
+                before = done
+            elif moment >= end:
+                return before is None or done is None or done != before
         return True
-    return before[probe] != now[probe]
 
 
 class Started:

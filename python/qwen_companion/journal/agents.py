@@ -51,33 +51,25 @@ class Agents:
                 pid = self.pids.get(call.session, -1)
                 probe = None if pid < 0 else Probe(pid, below=True)
                 running = root.running.get(call.session)
-                found.append(Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True))
+                worker = Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True, begin=call.begin)
+                found.append(worker)
         # CLIs with hooks write mostly by the tools that these report.
-        going = [*root.running.values(), *(worker.running for worker in root.ending)]
-        # What is found before a turn is recorded may be older.
-        has_chat = any(turn and turn.row.source == CHAT and turn.number is not None for turn in going)
-        # Of the agent of that chat the daemon tells more.
-        agents = self.agents_of_chats(root) if has_chat else {}
+        agents = self.agents_of_chats(root) if self.chats else {}
         probe = Probe(next(iter(agents.values())).peer.pid) if len(agents) == 1 else None
         for session, running in root.running.items():
             work = self.chats.get(session)
+            begin = running.begin
             if work is not None and running.row.source == CHAT:
                 # Events may come later than the writes they report.
-                found += [Worker(session, tool, running, runs_tool=True) for _, tool in work.tools] or [
-                    Worker(session, DISK, running, probe, is_lost=work.is_lost)
+                found += [Worker(session, tool, running, runs_tool=True, begin=begin) for _, tool in work.tools] or [
+                    Worker(session, DISK, running, probe, is_lost=work.is_lost, begin=begin)
                 ]
             elif running.row.pid is not None and session not in self.silent:
-                found.append(Worker(session, DISK, running, Probe(running.row.pid)))
+                found.append(Worker(session, DISK, running, Probe(running.row.pid), begin=begin))
             elif self.pids.get(session, 0) < 0:
-                # At another place nobody looks at processes, and the news of a command may come after its end.
-                _, call = root.commands.get(session, (running, None))
-                found.append(Worker(session, DISK if call is None else call.tool, running))
-        found += [
-            Worker(key, DISK, root.running.get(key), None if cli.peer.place else Probe(cli.peer.pid), cli=cli)
-            for key, cli in self.silent_in(root)
-            if key not in agents
-        ]
-        return [*found, *root.ending]
+                # At another place nobody looks at processes.
+                found.append(Worker(session, DISK, running, begin=begin))
+        return [*found, *(_worker(root, key, cli, key in agents) for key, cli in self.silent_in(root))]
 
     def at_work(self, root: Root) -> list[Worker]:
         """Return those that may be writing below `root` without a hook that tells of the file."""
@@ -88,8 +80,12 @@ class Agents:
         return [worker.probe for worker in self.workers(root) if worker.probe is not None]
 
     def silent_in(self, root: Root) -> list[tuple[str, SilentCli]]:
-        """Return the CLIs that call no hooks and work in `root`, with their keys."""
-        return [(key, cli) for key, cli in self.silent.items() if cli.root is root]
+        """Return the CLIs that work in `root` and call no hooks, with their keys.
+
+        Also of a prompt to one that may still call some no hook has told, once it is known from elsewhere.
+        """
+        told = ((key, cli) for key, cli in self.arriving.items() if cli.conversation)
+        return [(key, cli) for key, cli in (*self.silent.items(), *told) if cli.root is root]
 
     def agents_of_chats(self, root: Root) -> dict[str, SilentCli]:
         """Return those of the CLIs of `silent_in` that may be agents of a daemon, by their keys."""
@@ -159,10 +155,16 @@ class Agents:
             running.ready.set()
 
 
+def _worker(root: Root, key: str, cli: SilentCli, serves_chats: bool) -> Worker:
+    probe = None if cli.peer.place else Probe(cli.peer.pid)
+    running = root.running.get(key)
+    return Worker(key, DISK, running, probe, cli=cli, serves_chats=serves_chats, begin=cli.since)
+
+
 def clis_of(sessions: Sequence[KnownSession], known: Mapping[str, SilentCli]) -> list[SilentCli]:
     """Return the CLIs of `sessions` with a process; those of `known` as they are."""
     return [
-        known.get(key_of(session.peer)) or SilentCli(session, session.peer, _since(session.peer))
+        known.get(key_of(session.peer)) or SilentCli(session, session.peer, _since(session.peer), time.time())
         for session in sessions
         if session.peer is not None
     ]

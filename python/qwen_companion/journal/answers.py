@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
@@ -47,13 +47,12 @@ class Summary:
 class Answers:
     """Its methods wait for the disk, and may be called in any thread."""
 
-    def __init__(self, root: str, names: Names, store: Store, files: Files, scan: Callable[[], object]) -> None:
-        """`root` is the directory as Emacs has it; `scan` records what has changed since the last look."""
+    def __init__(self, root: str, names: Names, store: Store, files: Files) -> None:
+        """`root` is the directory as Emacs has it."""
         self._root = root
         self._names = names
         self._store = store
         self._files = files
-        self._scan = scan
         self._nets = Nets(store, files)
         self.origins = Origins(store, files)
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
@@ -287,7 +286,6 @@ class Answers:
 
     def _since_commit(self) -> list[Net]:
         try:
-            self._scan()
             return list(self._nets.since_commit())
         except FAILURES as error:
             raise RecordError(reason_of(error)) from None

@@ -1,29 +1,46 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose a change is: the agents that may have made it, as far as hooks, the disk and processes tell."""
+"""Whose a change is: the agents that may have made it when it was made, as far as hooks, disk and processes tell.
+
+The time of a change is that of the file where the system tells it, else that of the event of the disk, else any time
+since the last look.  The order in which news arrive does not matter.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer
-from qwen_companion.journal.activity import may_have_acted
 from qwen_companion.journal.agents import Agents
+from qwen_companion.journal.last_look import TICK_S
 from qwen_companion.journal.record import NOBODY, Cause
-from qwen_companion.journal.root import News, Root, SilentCli, Worker, key_of
+from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
-from qwen_companion.journal.store import DISK
+from qwen_companion.journal.store import CHAT
+from qwen_companion.journal.versions import Loaded, TooLargeError
 
 _TWO_AT_ONCE = "another agent was at work at the same time"
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The file `path` has changed at `time`, in seconds since the epoch, as far as its site tells.
+
+    Unless that `is_exact`, it may have been another time.
+    """
+
+    path: bytes
+    time: float
+    is_exact: bool
 
 
 class Attribution:
     """Looks at files, and gives what has changed to agents.
 
-    The methods are for the event loop; `scan` is for a job of the root.
+    The methods are for the event loop, if they do not say otherwise.
     """
 
     def __init__(self, roots: Roots, agents: Agents) -> None:
@@ -31,60 +48,119 @@ class Attribution:
         self._roots = roots
         self._agents = agents
 
-    def scan(
-        self,
-        root: Root,
-        suspects: Callable[[], Sequence[Worker]],
-        newcomers: Sequence[SilentCli] = (),
-        skip: Callable[[bytes], bool] = lambda _: False,
-    ) -> None:
-        """Look at all files but those to `skip`, and give what has changed to those who may have done it.
+    def look(self, root: Root, until: float | None = None, skip: Callable[[bytes], bool] = lambda _: False) -> None:
+        """Have all files of `root` looked at but those to `skip`.
 
-        These are `suspects` where the system tells nothing better of a file; without any, those of `newcomers` that
-        came before it was changed.
+        A change whose time nothing tells was made by those at work before `until`, in seconds since the epoch, None for
+        now.
         """
+        root.do(self._scan, root, time.time() if until is None else until, skip)
+
+    def _scan(self, root: Root, asked: float, skip: Callable[[bytes], bool]) -> None:
+        """Look at all files, as was `asked` at that time.  A job of the root."""
+        since, root.looked = root.looked, time.time()
+        trees = self._roots.worktrees_in(root)
 
         def choose(paths: Sequence[bytes]) -> Sequence[Cause]:
-            heard, others = anyio.from_thread.run_sync(self._writers, root, paths, suspects)
-            return [
-                self._cause(
-                    root,
-                    path,
-                    _in_their_turns(root, path, writers)
-                    or _in_their_turns(root, path, others)
-                    or self._arrived_before(root, path, newcomers),
-                )
-                for path, writers in zip(paths, heard, strict=True)
-            ]
+            return self._causes(root, [self.changed(root, path) for path in paths], since, asked)
 
-        root.looked = looked = time.monotonic()
-        trees = self._roots.worktrees_in(root)
         root.record.scan(choose, lambda path: root.is_reserved(path) or path.startswith(trees) or skip(path))
         root.failed = False
         problem = root.record.rules.problem
         self._roots.refuse(root.record.root, problem and f"every file is excluded, also for CLIs: {problem}")
-        anyio.from_thread.run_sync(root.witness.forget, looked)
+        anyio.from_thread.run_sync(root.witness.forget, root.looked)
 
-    def _writers(
-        self, root: Root, paths: Sequence[bytes], suspects: Callable[[], Sequence[Worker]]
-    ) -> tuple[Sequence[Sequence[Worker]], Sequence[Worker]]:
-        """Return for each of `paths` who was at work when it changed, as far as is known, and the suspects for all."""
-        # Only now: somebody may have begun to write while the files were looked at.
+    def found_before(self, root: Root, changed: Changed, found: Loaded | TooLargeError | OSError | None) -> None:
+        """Record what was `found` before a tool that writes it in a `changed` file.  A job of the root."""
+        since, asked = min(root.looked, changed.time), time.time()
+        root.keep(changed.path, found, lambda _: self._causes(root, [changed], since, asked))
+
+    def changed(self, root: Root, path: bytes) -> Changed:
+        """Return when the file `path` has changed last.  In any thread."""
+        # When a file was deleted, and when one at a place changed, is not known as exactly.
+        is_exact = root.record.site.stamp(path) is not None
+        return Changed(path, root.record.site.changed_at(path), is_exact)
+
+    def revise(self, root: Root, since: float) -> None:
+        """Give changes made `since` that time that were found to those of whose work was told later.
+
+        A job of the root.
+        """
+        found = root.record.found(since)
+        changes = [Changed(path, time, is_exact=True) for _, _, path, time in found]
+        writers = anyio.from_thread.run_sync(self._authors, root, changes, since, since)
+        for (write, turn, _, _), authors in zip(found, writers, strict=True):
+            told = [author for author in authors if author.cli is None]
+            if told and turn not in [author.number for author in authors]:
+                number = self._number(root, told[0]) or turn
+                root.record.store.hand_over([write], turn, number)
+                root.changed |= {turn, number}
+
+    # --- Who may have made a change ---
+
+    def _causes(self, root: Root, changes: Sequence[Changed], since: float, asked: float) -> Sequence[Cause]:
+        """Return the causes of `changes`, which were made from `since` until `asked`."""
+        authors = anyio.from_thread.run_sync(self._authors, root, changes, since, asked)
+        return [self._cause(root, each.path, its) for each, its in zip(changes, authors, strict=True)]
+
+    def _authors(
+        self, root: Root, changes: Sequence[Changed], since: float, asked: float
+    ) -> Sequence[Sequence[Worker]]:
         self.look_at_processes(root)
-        others = suspects()
-        return [root.witness.take(path) for path in paths], others
+        workers = [*root.past, *self._agents.workers(root)]
+        now = time.time()
+        self._agents.activity.look(each.probe for each in workers)
+        found: list[Sequence[Worker]] = []
+        for changed in changes:
+            told = root.witness.take(changed.path)
+            # One that has moved with its directory keeps its time, and the clock of the disk may be another one.
+            is_likely = since - TICK_S <= changed.time <= now
+            if is_exact := changed.is_exact and is_likely:
+                begin, end = changed.time, changed.time + TICK_S
+            else:
+                begin, end = (since, asked) if told is None else (told.begin, told.end)
+            # A tool may have begun within the tick; nobody writes as soon after a prompt.
+            there = [
+                each
+                for each in workers
+                if begin <= each.end
+                and each.begin < end
+                and (each.begin <= changed.time or each.runs_tool or not (is_exact or (is_likely and each.cli)))
+            ]
+            if any(each.running is not None and each.running.row.source == CHAT for each in there):
+                there = [each for each in there if not each.serves_chats]
+            if told is not None:
+                there = [each for each in there if each.session not in told.cleared] or there
+            known = [each for each in there if each.cli is None or each.cli.seen <= begin]
+            times = begin, end, end if told is None else told.end, now
+            found.append(self._likely(known, *times) or self._likely(there, *times))
+        return found
 
-    def _arrived_before(self, root: Root, path: bytes, newcomers: Sequence[SilentCli]) -> Sequence[Worker]:
-        changed = root.record.site.changed_at(path)
-        return [Worker(key_of(cli.peer), DISK, None, cli=cli) for cli in newcomers if changed >= cli.since]
+    def _likely(
+        self, workers: Sequence[Worker], begin: float, end: float, heard: float, now: float
+    ) -> Sequence[Worker]:
+        """Return those of `workers` that may have written between `begin` and `end`, the likeliest first.
+
+        Those that have done something between `heard` and `now` are likelier.
+        """
+        acts = self._agents.activity.may_have_acted
+        if tools := [each for each in workers if each.runs_tool]:
+            workers = [each for each in workers if each.writes_by_itself]
+        acted = [each for each in workers if acts(each.probe, begin, end)]
+        if tools:
+            return acted or tools
+        # Nobody tells of the tools of a lost chat.
+        goes_on = [each for each in acted if acts(each.probe, heard, now) and not (each.is_lost and each.probe is None)]
+        if goes_on:
+            acted = [*goes_on, *(each for each in acted if each.is_lost and each not in goes_on)]
+        return [each for each in acted if each.writes_by_itself] or acted
 
     def _cause(self, root: Root, path: bytes, writers: Sequence[Worker]) -> Cause:
         """Return the cause of a change of `path` that one of `writers` has made; note it with all of them."""
-        known = [each for each in writers if each.cli is not None or each.number is not None]
-        if not known:
+        if not writers:
             return NOBODY
-        first, *others = known
-        number = self._agents.turn_of_silent(root, first.cli) if first.cli is not None else first.number
+        first, *others = writers
+        number = self._number(root, first)
         others = [each for each in others if each.session != first.session]
         numbers = {each for each in (number, *(other.number for other in others)) if each is not None}
         if others:
@@ -97,46 +173,16 @@ class Attribution:
         tool = first.tool if cli is None else self._agents.recorded_tool(root, cli, path, first.tool)
         return Cause(number, tool, first.agent)
 
-    # --- Who may have made a change ---
+    def _number(self, root: Root, worker: Worker) -> int | None:
+        """Return the number of the turn of `worker`, which is begun if need be."""
+        if worker.cli is not None:
+            return self._agents.turn_of_silent(root, worker.cli)
+        return None if worker.running is None else root.begin(worker.running)
 
-    def suspects(self, root: Root, news: News) -> Sequence[Worker]:
-        """Return the workers that may have caused `news`, the likeliest first."""
-        # A command that has ended may have made what the look after it has not come to yet.
-        ended = [
-            Worker(session, call.tool, running, None, call.agent, runs_tool=True)
-            for session, (running, call) in root.commands.items()
-        ]
-        workers = [*ended, *self._agents.workers(root)]
-        if any(worker.runs_tool for worker in workers):
-            workers = [worker for worker in workers if worker.writes_by_itself]
-        workers = [worker for worker in workers if worker.session not in root.coming]
-        now = self._agents.activity.look(worker.probe for worker in workers)
-        # One may have done its last work between the change and the news of it; one that goes on is likelier.
-        acted = [worker for worker in workers if may_have_acted(worker.probe, news.before, now)]
-        likely = [
-            worker
-            for worker in acted
-            if may_have_acted(worker.probe, news.told, now) and not (worker.is_lost and worker.probe is None)
-        ]
-        # Nobody tells of the tools of a lost one.
-        doubtful = [worker for worker in acted if worker.is_lost and worker not in likely]
-        active = [*likely, *doubtful] if likely else acted or [worker for worker in workers if worker.runs_tool]
-        return [worker for worker in active if worker.writes_by_itself] or active
-
-    def suspects_before(self, root: Root, newcomers: Collection[str]) -> Sequence[Worker]:
-        """Return the workers that may have made the changes not yet looked at, before new sessions may write."""
-        going = [
-            (session, running)
-            for session, running in root.running.items()
-            if session not in newcomers and running.number is not None
-        ]
-        if len(going) == 1:
-            return [Worker(going[0][0], DISK, going[0][1])]
-        suspects = self.suspects(root, self.news_since_look(root))
-        return [suspect for suspect in suspects if suspect.session not in newcomers]
+    # --- News of the disk ---
 
     def look_at_processes(self, root: Root) -> None:
-        """Take the news of the disk, and who may have caused them, before it is another one that may."""
+        """Read the news of the disk, and who may have caused them, before it is another one that may."""
         if root.watch is None:
             return
         at_work = self._agents.at_work(root)
@@ -150,28 +196,8 @@ class Attribution:
         """Note that `paths` below `root` have changed, or with None, files that are not known."""
         if paths is None:
             root.witness.forget()
-        root.witness.hear(paths or (), self._agents.at_work(root))
         if root.news is None:
-            before = self._agents.activity.before(time.monotonic())
-            root.news = News(0.0, before, self._agents.activity.look(self._agents.probes_in(root)))
-        root.news.time = time.monotonic()
+            self._agents.activity.look(self._agents.probes_in(root))
+        root.witness.hear(paths or (), self._agents.at_work(root))
+        root.news = time.time()
         root.stirred.set()
-
-    def news_since_look(self, root: Root) -> News:
-        """Return news of all that has changed below `root` since the last look."""
-        done = self._agents.activity.before(root.looked)
-        return News(time.monotonic(), done, done)
-
-
-def _in_their_turns(root: Root, path: bytes, writers: Sequence[Worker]) -> Sequence[Worker]:
-    """Return those of `writers` whose turns had not ended when `path` changed."""
-    # When a file was deleted, and when one at a place changed, is not known as exactly.
-    if all(writer.end == math.inf for writer in writers) or root.record.site.stamp(path) is None:
-        return writers
-    changed = root.record.site.changed_at(path)
-    if changed > time.time():
-        # The clock of the disk is another one.
-        return writers
-    # The next turn of a chat takes over what has changed since its prompt.
-    following = {session: running.prompted for session, running in root.running.copy().items()}
-    return [each for each in writers if changed <= each.end or changed >= following.get(each.session, math.inf)]

@@ -12,7 +12,7 @@ from qwen_companion.journal.activity import SAMPLE_S
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
-from qwen_companion.journal.root import News, Root
+from qwen_companion.journal.root import Root
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Watch
 from qwen_companion.threads import in_thread
@@ -77,14 +77,15 @@ class DiskWatch:
                 await root.stirred.wait()
             root.stirred = anyio.Event()
             if waited.cancelled_caught and ((await self._agents.check_quiet(root) and not complete) or root.failed):
-                root.news = self._attribution.news_since_look(root)
+                root.news = time.time()
             if root.news is None:
                 continue
             await anyio.sleep(SETTLE_S)
             start = time.monotonic()
             news, root.news = root.news, None
-            if root.looked < news.time:
-                await self._look(root, news)
+            if root.looked < news:
+                self._attribution.look(root)
+                await root.done_so_far()
             complete = await self._cover(root, watch)
             await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
 
@@ -96,14 +97,10 @@ class DiskWatch:
             return False
         coverage = await watch.cover(directories)
         if coverage.grown and root.news is None:
-            root.news = self._attribution.news_since_look(root)
+            root.news = time.time()
             root.stirred.set()
         return coverage.complete
 
     def _looks_by_itself(self, root: Root, complete: bool) -> bool:
         """Return whether to look now and then without news of the disk."""
         return root.failed or not complete or any(key in self._agents.silent for key in root.running)
-
-    async def _look(self, root: Root, news: News) -> None:
-        """Look at all files because of `news`."""
-        await root.done(self._attribution.scan, root, lambda: self._attribution.suspects(root, news))

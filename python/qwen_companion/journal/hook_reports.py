@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +15,8 @@ import anyio
 from qwen_companion.domain import READ_TOOL, KnownSession, WaitingProposal
 from qwen_companion.doors.listeners import Report, Words
 from qwen_companion.journal.database import StoreError
-from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.model_news import ModelNews, attached_files
-from qwen_companion.journal.record import Record
+from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.worktrees import entered
@@ -29,12 +29,19 @@ from qwen_companion.journal.root import Call, Root, Running, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
 from qwen_companion.threads import in_thread
+from qwen_companion.transcripts.recording import time_of
 
 LOOK_WAIT_S = 0.8 * HOLD_S
 """How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
 
+_MS_S = 0.002
+"""How far a time and a duration in whole ms may be off together, in seconds."""
+
 _MOST_TOLD = 10
 """Files of one turn at which a model is told that another agent works."""
+
+_DELAY_MS = 600_000
+"""How long an event may have been on its way at most."""
 
 LATE = "the first look at all files took too long; what was changed in that time may be missing"
 
@@ -89,7 +96,7 @@ class HookReports:
         elif kind in ("Stop", "StopFailure", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
             # There is no Stop of a turn that was cancelled.
             for root in self._open_roots(self._names_of(name, event.session_id)):
-                self._turns.end(root, event.session_id, report.time)
+                self._turns.end(root, event.session_id, _happened(report))
         return None
 
     def has_others(self, session: str) -> bool:
@@ -171,7 +178,7 @@ class HookReports:
             return
         session = report.event.session_id
         running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
-        call = _call_of(report.event, root.record)
+        call = _call_of(report, root.record)
         if call.is_command:
             self._attribution.look_at_processes(root)
         if call.path is not None:
@@ -183,30 +190,24 @@ class HookReports:
             await running.ready.wait()
             return
         running.waited = True
-        if call.is_command:
-            running.since = min(running.since, clock_ns() / 1e9)
-            root.do(root.note, (running, call), LATE)
+        if call.is_command and not root.record.has_baseline:
+            root.do(root.note, running, LATE)
 
     async def _before_edit(self, root: Root, path: bytes, running: Running, report: Report) -> None:
         """Record `path` as it is before the tool of `report` writes it, and let no look at all files see it."""
-        session, writer = report.event.session_id, None
+        changed = await in_thread(self._attribution.changed, root, path)
         before = await root.read(path)
         if running.ready.is_set():
             # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
-            with anyio.move_on_after(LOOK_WAIT_S) as waited:
+            with anyio.move_on_after(LOOK_WAIT_S):
                 await root.done_so_far()
-            if waited.cancelled_caught:
-                writer = root.commands.get(session)
-            else:
+                changed = await in_thread(self._attribution.changed, root, path)
                 before = await root.read(path)
-        elif await in_thread(root.record.site.changed_at, path) >= running.since:
-            # Else undoing the edit would not give back what the command has deleted or written over.
-            writer = root.commands.get(session)
         # Without a wait until the call is known, with which this ends.
         root.reserved[path] += 1
         # What was read once the tool waited no longer may be its own.
         if anyio.current_time() < report.waits_until:
-            root.do(root.keep, path, before, writer)
+            root.do(self._attribution.found_before, root, changed, before)
 
     async def _after_tool(self, root: Root, report: Report) -> str | None:
         """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""
@@ -215,22 +216,25 @@ class HookReports:
         call = root.calls.pop(_call_id(report.event), None) or await self._unannounced_call(root, report)
         self._turns.now_idle()
         running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
-        if call.path is not None:
-            after = await root.read(call.path)
-            root.do(root.keep, call.path, after, (running, call))
-            root.release(call.path)
-            return await self._text_of_others(root, call.path, running) if self.has_others(session) else None
+        if (path := call.path) is not None:
+            after = await root.read(path)
+            root.do(lambda: root.keep(path, after, Cause(running.number, call.tool, call.agent)))
+            root.release(path)
+            return await self._text_of_others(root, path, running) if self.has_others(session) else None
         if not call.is_command:
-            root.do(root.note, (running, call), "not recorded: a file that is not below the root")
+            root.do(root.note, running, "not recorded: a file that is not below the root")
             return None
-        self._turns.look_after(root, call)
+        end, duration = _happened(report), getattr(report.event, "duration_ms", None)
+        begin = call.begin if duration is None else (end - duration) / 1000 - _MS_S
+        self._turns.look_after(root, replace(call, begin=begin), end)
         return None
 
     async def _unannounced_call(self, root: Root, report: Report) -> Call:
         """Return the call of `report`, which was not reported before it ran."""
-        call = _call_of(report.event, root.record)
+        call = _call_of(report, root.record)
         if call.path is None:
-            return call
+            # It began at any time in its turn.
+            return replace(call, begin=-math.inf)
         cli = KnownSession("", "", "", "", report.peer)
         return replace(call, tool=await in_thread(self._agents.recorded_tool, root, cli, call.path, call.tool))
 
@@ -271,11 +275,20 @@ def _values_of(event: Event) -> CallValues:
     return CallValues(tool, place if isinstance(place, str) else "")
 
 
-def _call_of(event: Event, record: Record) -> Call:
-    values = _values_of(event)
+def _happened(report: Report) -> int:
+    """Return when the event of `report` happened by the clock of its CLI, in ms since the epoch.
+
+    That is when it was reported, where the CLI tells no likely time, and at a place, whose clock may be another.
+    """
+    told = None if report.peer.place else time_of(report.event.timestamp)
+    return told if told is not None and report.time - _DELAY_MS <= told <= report.time else report.time
+
+
+def _call_of(report: Report, record: Record) -> Call:
+    event, values = report.event, _values_of(report.event)
     path = values.place if values.tool in EDIT_TOOLS else ""
     name = record.names.name_in(os.path.join(event.cwd, path)) if path else None
-    return Call(event.session_id, values.tool, event.agent_id or "", name)
+    return Call(event.session_id, values.tool, event.agent_id or "", name, _happened(report) / 1000)
 
 
 def _call_id(event: Event) -> str:

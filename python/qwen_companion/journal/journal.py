@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
@@ -169,21 +168,12 @@ class Journal:
         """Look what was there before CLIs came; what those that call no hooks have changed since is theirs."""
         if not silent and not arriving:
             return
-        newcomers = {key_of(cli.peer) for cli in (*silent, *arriving)}
-        root.coming |= newcomers
 
-        def look() -> None:
+        def waits(path: bytes) -> bool:
             # Without an earlier look nobody knows what a file was before.
-            waiting = arriving if root.record.has_baseline else ()
-            self._attribution.scan(
-                root,
-                lambda: self._attribution.suspects_before(root, newcomers),
-                silent,
-                lambda path: any(root.record.site.changed_at(path) >= cli.since for cli in waiting),
-            )
+            return root.record.has_baseline and any(root.record.site.changed_at(path) >= cli.since for cli in arriving)
 
-        root.do(look)
-        root.do(lambda: root.coming.difference_update(newcomers))
+        self._attribution.look(root, skip=waits)
         root.stirred.set()
 
     async def take_chat(self, work: ChatWork, time: int) -> None:
@@ -205,14 +195,14 @@ class Journal:
         root.count(work.session, work.used)
         if before is not None and before.turn is not None:
             for _, tool in set(before.tools) - set(work.tools):
-                self.turns.look_after(root, Call(work.session, tool, "", None))
+                self.turns.look_after(root, Call(work.session, tool, "", None), time)
             if before.turn != work.turn:
                 self.turns.end(root, work.session, time)
         if work.turn is not None and (before is None or before.turn != work.turn):
             row = row_of(work.session, work.client, CHAT, work.prompt, time, None)
             self.turns.begin(root, row, row.start if work.start is None else work.start)
         elif before is None:
-            root.do(self._attribution.scan, root, partial(self._attribution.suspects_before, root, {work.session}))
+            self._attribution.look(root)
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
             # The daemon waits for nobody.
@@ -266,10 +256,20 @@ class Journal:
         root = await self.roots.open(name)
         if root is None:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")
-        await root.done(self._attribution.scan, root, lambda: self._attribution.suspects_before(root, set()))
+        await self.look(root)
         if not root.record.has_baseline:
             raise RecordError(f"Nothing can be recorded of {name}: {self.roots.refused.get(name)}")
         return name
+
+    async def look(self, root: Root) -> None:
+        """Record what has changed below `root` by now.
+
+        :raises RecordError: when that fails
+        """
+        self._attribution.look(root)
+        await root.done_so_far()
+        if (reason := self.roots.refused.get(root.record.root)) is not None:
+            raise RecordError(reason)
 
     async def merged(self, paths: Sequence[str], turn: str | None, label: str) -> None:
         """Record that Emacs has merged parts of `turn`, one in a worktree, into `paths`; with None, of no turn."""

@@ -23,6 +23,11 @@ from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.versions import Version, inode_of
 from qwen_companion.state import write_private
 
+_CLOCK_REALTIME_COARSE = 5
+
+TICK_S = time.clock_getres(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else 0.001
+"""How much later than the time that its file gets from the system a write may be, in seconds."""
+
 
 @dataclass(frozen=True)
 class LastLook:
@@ -160,7 +165,6 @@ def _birth_ns(path: bytes, status: os.stat_result) -> int | None:
     return None
 
 
-_CLOCK_REALTIME_COARSE = 5
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_BTIME = -100, 0x100, 0x800
 _BTIME = 80
 """Where the time of birth is in the structure of statx(2)."""

@@ -96,11 +96,11 @@ class Record:
     def _begin_with(self, store: Store) -> None:
         """Take `store` from now on, and what depends on it."""
         self.store = store
-        self._times: dict[int, float] = {}
-        """When the changes of agents that were found on the disk were made, by the numbers of the writes."""
+        self._times: dict[int, tuple[bytes, float]] = {}
+        """The files of changes of agents that were found on the disk, and when they were made, by their numbers."""
         self._files = self.site.files(self._directory.trees, store)
         self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
-        self.answers = Answers(self.root, self.names, store, self._files, lambda: self.scan(NOBODY))
+        self.answers = Answers(self.root, self.names, store, self._files)
         self.nets = Nets(store, self._files)
         self.unseen = Unseen(store, self._files, self.names, self.site)
         self._histories = Histories(self.site.true, self._environ)
@@ -232,12 +232,12 @@ class Record:
         with self._lock:
             return self._files.directories()
 
-    def observe(self, path: bytes, loaded: Loaded | None, cause: Cause) -> bool:
+    def observe(self, path: bytes, loaded: Loaded | None, cause: Cause | Chooser) -> bool:
         """Record that `cause` wrote `loaded` to `path`.  Return whether that was a change."""
         with self._lock:
             change = self._files.observe(path, loaded)
             if change is not None:
-                self._keep([change], _always(cause))
+                self._keep([change], _always(cause) if isinstance(cause, Cause) else cause)
             return change is not None and change.known
 
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
@@ -257,7 +257,14 @@ class Record:
     def written_since(self, turn: int, since: float) -> list[int]:
         """Return the numbers of the writes of `turn` that were found, and made after `since`, in s since the epoch."""
         with self._lock:
-            return [write for write in self.store.numbers(turn) if self._times.get(write, -math.inf) >= since]
+            return [write for write in self.store.numbers(turn) if self._times.get(write, (b"", -math.inf))[1] >= since]
+
+    def found(self, since: float) -> list[tuple[int, int, bytes, float]]:
+        """Return the changes of agents `since` that time that were found: number, turn, file and time of each."""
+        with self._lock:
+            times = {write: its for write, its in self._times.items() if since <= its[1] < math.inf}
+            turns = dict(self.store.turns_of(times))
+            return [(write, turns[write], *its) for write, its in times.items() if write in turns]
 
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}
@@ -272,7 +279,7 @@ class Record:
             linked = {change.path for change in its if change.linked}
             writes = self.store.record(rows, cause.turn, cause.tool, cause.agent, linked)
             if cause.turn is not None and cause.tool in _FOUND:
-                times = (self.site.changed_at(change.path) for change in its)
+                times = ((change.path, self.site.changed_at(change.path)) for change in its)
                 self._times.update(zip(writes, times, strict=True))
 
     def _is_an_editors(self, change: Change) -> bool:

@@ -7,9 +7,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -20,7 +20,7 @@ from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.database import StoreError
-from qwen_companion.journal.record import NOBODY, Cause, Record
+from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import CHAT, HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
@@ -32,18 +32,25 @@ from qwen_companion.threads import in_thread
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PAST_S = 60.0
+"""How long those that have ended are remembered, in seconds."""
+
 MOST_OF_PROMPT = 10_000
 """Characters of a prompt that are recorded."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root."""
+    """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root.
+
+    It began at the time `begin`, in seconds since the epoch.
+    """
 
     session: str
     tool: str
     agent: str
     path: bytes | None
+    begin: float = -math.inf
 
     @property
     def is_command(self) -> bool:
@@ -58,21 +65,20 @@ class Running:
     row: TurnRow
     ready: anyio.Event = field(default_factory=anyio.Event)
     number: int | None = None
+    begin: float = -math.inf
+    """When it began, in seconds since the epoch."""
     waited: bool = False
     """Whether a tool has waited for `ready` as long as one may."""
-    since: float = math.inf
-    """When a command of it began that could not wait for `ready`, in seconds since the epoch."""
-    prompted: float = math.inf
-    """When a chat got its prompt, in seconds since the epoch: what has changed since is its work."""
-    until: float = math.inf
-    """When it ended, in seconds since the epoch: what has changed since is not its work."""
     told: set[bytes] = field(default_factory=set[bytes])
     """Files at which its model was told that another agent works."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Somebody who may be writing, for `session`, by `tool`.  `probe`: only if that does something just then."""
+    """Somebody who may write, for `session`, by `tool`, from `begin` to `end`, in seconds since the epoch.
+
+    With a `probe`, only if that does something just then.
+    """
 
     session: str
     tool: str
@@ -81,10 +87,14 @@ class Worker:
     agent: str = ""
     runs_tool: bool = False
     cli: SilentCli | None = None
+    serves_chats: bool = False
+    """Whether it may be an agent of a daemon: that tells of its work in a chat."""
     is_lost: bool = False
     """Whether a tool of it may run of which nobody tells before the daemon answers again."""
     is_resumed: bool = False
     """Whether its turn went on while no backend heard its hooks."""
+    begin: float = -math.inf
+    end: float = math.inf
 
     @property
     def writes_by_itself(self) -> bool:
@@ -96,22 +106,18 @@ class Worker:
         """Return the number of its turn, None while that has not begun."""
         return None if self.running is None else self.running.number
 
-    @property
-    def end(self) -> float:
-        """Return when its turn has ended, in seconds since the epoch; infinity for one that goes on, or none."""
-        return math.inf if self.running is None else self.running.until
-
 
 @dataclass
 class SilentCli:
     """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`.
 
-    Changes after `since`, in seconds since the epoch, may be its own.
+    Changes after `since`, in seconds since the epoch, may be its own; before it was `seen` they are rather another's.
     """
 
     session: KnownSession
     peer: Peer
     since: float
+    seen: float
     root: Root | None = None
     turn: TurnRow | None = None
     written: int = 0
@@ -121,15 +127,6 @@ class SilentCli:
     """A prompt that it has begun with, from outside of its terminal, until the turn for that begins."""
     conversation: str = ""
     """The id of its conversation, once such a prompt has told it."""
-
-
-@dataclass
-class News:
-    """The disk changed, at `time` last.  So much had processes written `before` it, and when it was `told` first."""
-
-    time: float
-    before: Mapping[Probe, int | None]
-    told: Mapping[Probe, int | None]
 
 
 class Root:
@@ -142,20 +139,18 @@ class Root:
         self.watch: Watch | None = None
         self.write_notes: Callable[[], None] | None = None
         """Writes notes on the user's new commits, None where none are wanted."""
-        self.witness: Witness[Worker] = Witness(activity)
+        self.witness = Witness(activity)
         self.stirred = anyio.Event()
-        self.news: News | None = None
+        self.news: float | None = None
+        """When the disk was last heard to change since the last look, in seconds since the epoch."""
         self.looked = -math.inf
+        """When the last look at the files began, in seconds since the epoch."""
         self.failed = False
         """Whether the last look at the files could not be recorded; it is repeated."""
         self.running: dict[str, Running] = {}
-        self.ending: list[Worker] = []
-        """Those whose turns have ended, or that have gone, while not all that they have changed has been looked at."""
-        self.coming: set[str] = set()
-        """Silent CLIs, by their keys, while what was changed before they came has not been looked at."""
+        self.past: list[Worker] = []
+        """Commands, turns and CLIs that have ended lately: a look may still find what they have written."""
         self.calls: dict[str, Call] = {}
-        self.commands: dict[str, tuple[Running, Call]] = {}
-        """The last command of each session, until the look after it is done."""
         self.reserved: Counter[bytes] = Counter()
         self.told: dict[int, Summary] = {}
         self.changed: set[int] = set()
@@ -192,9 +187,17 @@ class Root:
         """Return whether a tool of `session` is at work."""
         return any(call.session == session for call in self.calls.values())
 
-    def commands_of_others(self, session: str) -> bool:
-        """Return whether an agent of another session runs a command."""
-        return any(call.is_command and call.session != session for call in self.calls.values())
+    def remember(self, worker: Worker) -> None:
+        """Remember `worker`, who has ended, for a while."""
+        now = time.time()
+        self.past = [*(each for each in self.past if each.end > now - PAST_S), worker]
+
+    def begins(self, session: str, begin: float) -> None:
+        """Note that a turn of `session` begins at `begin`: nothing since then is of an earlier one."""
+        self.past = [
+            replace(each, end=min(each.end, begin)) if each.session == session and each.cli is None else each
+            for each in self.past
+        ]
 
     def others_at(self, path: bytes, session: str) -> list[Running]:
         """Return the turns of other sessions that go on and in which `path` was changed.  Wait for the disk."""
@@ -207,20 +210,19 @@ class Root:
         self,
         path: bytes,
         found: Loaded | TooLargeError | OSError | None,
-        writer: tuple[Running, Call] | None,
+        cause: Cause | Chooser,
     ) -> None:
-        """Record what was `found` at `path` as written by `writer`, or with None by somebody else."""
+        """Record what was `found` at `path` as written by `cause`."""
         if isinstance(found, TooLargeError):
-            self.note(writer, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB")
-        elif not isinstance(found, OSError):
-            cause = NOBODY if writer is None else Cause(writer[0].number, writer[1].tool, writer[1].agent)
-            if self.record.observe(path, found, cause) and cause.turn is not None:
-                self.changed.add(cause.turn)
+            if isinstance(cause, Cause) and cause.turn is not None:
+                self.record.store.add_note(cause.turn, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB")
+        elif not isinstance(found, OSError) and self.record.observe(path, found, cause) and isinstance(cause, Cause):
+            self.changed.update(filter(None, [cause.turn]))
 
-    def note(self, writer: tuple[Running, Call] | None, text: str) -> None:
-        """Tell the user `text` with the turn of `writer`, if that has begun."""
-        if writer is not None and writer[0].number is not None:
-            self.record.store.add_note(writer[0].number, text)
+    def note(self, running: Running, text: str) -> None:
+        """Tell the user `text` with the turn `running`, if that has begun."""
+        if running.number is not None:
+            self.record.store.add_note(running.number, text)
 
     def claim(self, path: bytes, loaded: Loaded | None) -> None:
         """Record that Emacs has written `loaded` to `path`."""
@@ -296,6 +298,12 @@ class Root:
 
         if used:
             self.do(count)
+
+    def begin(self, running: Running) -> int:
+        """Record that the turn `running` has begun, unless that is done; return its number."""
+        if running.number is None:
+            running.number = self.record.store.begin(running.row).id
+        return running.number
 
     def finish(self, number: int, time: int) -> None:
         """Record that the turn `number` ended at `time`, in ms since the epoch."""

@@ -274,6 +274,12 @@ class Store:
             if not self.paths([earlier]):
                 self.discard(earlier)
 
+    def turns_of(self, writes: Iterable[int]) -> list[tuple[int, int]]:
+        """Return those of `writes` that are of a turn, each with that."""
+        numbers = ",".join(map(str, writes))
+        query = f"select id, turn from writes where turn is not null and id in ({numbers})"  # noqa: S608 - numbers
+        return self.database.rows(query)
+
     def numbers(self, turn: int) -> list[int]:
         """Return the numbers of the writes of `turn`."""
         return [number for (number,) in self.database.rows("select id from writes where turn = ? order by id", turn)]

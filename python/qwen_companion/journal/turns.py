@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 
 import anyio
 
+from qwen_companion.journal.activity import Probe
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
@@ -40,36 +41,25 @@ class Turns:
 
         A chat may be told of late: what has changed `since` its prompt, in ms since the epoch, is its.
         """
+        start = row.start if since is None else since
         self.end(root, row.session, row.start)
-        # Else the user may have written to the same files since the last look.
-        followed = bool(root.running) or not root.record.has_baseline
-        running = root.running[row.session] = Running(row, prompted=math.inf if since is None else since / 1000)
+        # That is rounded down.
+        running = root.running[row.session] = Running(row, begin=(start + 1) / 1000)
+        root.begins(row.session, running.begin)
         root.stirred.set()
 
-        def begin() -> None:
-            # A first look leaves nothing out: it would be taken for what was committed.
-            skips = followed and root.record.has_baseline
-            changed_at = root.record.site.changed_at
-            try:
-                before = partial(self._attribution.suspects_before, root, {row.session})
-                self._attribution.scan(root, before, skip=lambda path: skips and changed_at(path) >= running.since)
-                running.number = root.record.store.begin(row).id
-                if since is not None:
-                    self._take_over(root, running.number, row, since)
-            finally:
-                with suppress(RuntimeError):
-                    anyio.from_thread.run_sync(running.ready.set)
+        def is_ready() -> None:
+            with suppress(RuntimeError):
+                anyio.from_thread.run_sync(running.ready.set)
 
-        root.do(begin)
+        root.do(root.begin, running)
+        if since is not None:
+            root.do(lambda: anyio.from_thread.run_sync(self._forget_agents, root))
+        self._attribution.look(root, running.begin)
+        if since is not None:
+            root.do(self._attribution.revise, root, running.begin)
+        root.do(is_ready)
         return running
-
-    def _take_over(self, root: Root, number: int, row: TurnRow, since: int) -> None:
-        """Give to the turn `number` of a chat what was taken for work of its process, or of the turn before it."""
-        turns = root.record.store.turns()
-        earlier = [turn.id for turn in turns if (turn.session, turn.source) == (row.session, row.source)][-2:-1]
-        earlier += anyio.from_thread.run_sync(self._forget_agents, root)
-        for each in earlier:
-            self._hand_over(root, each, since, lambda: number)
 
     def _hand_over(self, root: Root, earlier: int, since: int, turn: Callable[[], int]) -> None:
         """Give what was taken for work of `earlier` and changed `since` to the result of `turn`, if there is any."""
@@ -78,22 +68,20 @@ class Turns:
             root.record.store.hand_over(writes, earlier, number)
             root.changed |= {number, earlier}
 
-    def _forget_agents(self, root: Root) -> list[int]:
-        """End the turns of processes that are agents of chats, and return their numbers."""
-        numbers: list[int] = []
+    def _forget_agents(self, root: Root) -> None:
+        """End the turns of processes that are agents of chats."""
         for key, cli in self._agents.agents_of_chats(root).items():
             if cli.turn is not None:
-                numbers.append(cli.turn.id)
                 cli.turn = None
                 self.end(root, key, now_ms(), looks=False)
-        return numbers
 
     def begin_silent(self, root: Root, cli: SilentCli, conversation: str, prompt: str, since: int) -> None:
         """Note that `cli` has begun with `prompt`: its next change is of that, and what it has changed `since` is."""
-        self.look_for(root, Worker(key_of(cli.peer), DISK, None, cli=cli))
+        cli.conversation = conversation
+        self._attribution.look(root)
 
         def begin() -> None:
-            cli.conversation, cli.prompt = conversation, prompt
+            cli.prompt = prompt
             if cli.turn is not None:
                 self._hand_over(root, cli.turn.id, since, lambda: self._agents.turn_of_silent(root, cli))
 
@@ -112,53 +100,31 @@ class Turns:
         if running is None:
             return
         # `time` is rounded down.
-        running.until = (time + 1) / 1000
-        # A look that has begun may find changes of it.
-        root.ending.append(ending := Worker(session, DISK, running))
-
-        def end() -> None:
-            if running.number is not None:
-                if looks and not root.commands_of_others(session):
-                    self._attribution.scan(root, lambda: [ending])
-                root.finish(running.number, time)
-
-        root.do(end)
-        root.do(lambda: root.ending.remove(ending))
-
-    def look_for(self, root: Root, worker: Worker) -> None:
-        """Look at all files after the end of `worker`, or its tool: what has changed is its, as far as is known."""
-
-        def suspects() -> Sequence[Worker]:
-            others = self._attribution.suspects(root, self._attribution.news_since_look(root))
-            at_once = [other for other in others if other.session != worker.session and other.writes_by_itself]
-            return [worker, *at_once]
-
-        def scan() -> None:
-            if worker.cli is not None or worker.number is not None:
-                self._attribution.scan(root, suspects)
-
-        root.do(scan)
+        probe = None if running.row.pid is None else Probe(running.row.pid)
+        if running.row.source != DISK:
+            root.remember(Worker(session, DISK, running, probe, begin=running.begin, end=(time + 1) / 1000))
+        if looks:
+            self._attribution.look(root, (time + 1) / 1000)
+        root.do(lambda: None if running.number is None else root.finish(running.number, time))
 
     def look_for_gone(self, root: Root, cli: SilentCli) -> None:
         """Look at all files after the end of `cli`: what has changed just before is its, as far as is known."""
-        # Also where a look that has begun finds it.
-        root.ending.append(worker := Worker(key_of(cli.peer), DISK, root.running.get(key_of(cli.peer)), cli=cli))
-        self.look_for(root, worker)
-        root.do(lambda: root.ending.remove(worker))
+        key = key_of(cli.peer)
+        root.remember(Worker(key, DISK, root.running.get(key), cli=cli, begin=cli.since, end=time.time()))
+        self._attribution.look(root)
 
-    def look_after(self, root: Root, call: Call) -> None:
-        """Look at all files after the end of `call`, a tool of a running turn that may have written any of them."""
+    def look_after(self, root: Root, call: Call, end: int) -> None:
+        """Look at all files after `call`, a tool of a running turn that may have written any of them, ended at `end`.
+
+        That is in ms since the epoch.
+        """
         running = root.running.get(call.session)
-        if running is None:
-            return
-        root.commands[call.session] = command = running, call
-        self.look_for(root, Worker(call.session, call.tool, running, None, call.agent))
-
-        def forget() -> None:
-            if root.commands.get(call.session) is command:
-                del root.commands[call.session]
-
-        root.do(forget)
+        if running is not None:
+            begin = max(call.begin, running.begin)
+            worker = Worker(call.session, call.tool, running, None, call.agent, runs_tool=True, begin=begin)
+            root.remember(replace(worker, end=(end + 1) / 1000))
+            self._attribution.look(root, (end + 1) / 1000)
+            root.do(self._attribution.revise, root, begin)
 
     def resume(self, root: Root) -> None:
         """Go on with turns that another process of this Emacs has recorded."""
@@ -166,10 +132,11 @@ class Turns:
         with suppress(*FAILURES):
             root.forget_old()
             for row in root.record.resume():
-                going = Worker(row.session, DISK, Running(row, number=row.id), is_resumed=True)
-                root.do(self._attribution.scan, root, lambda going=going: [going])
+                running, begin = Running(row, number=row.id, begin=now / 1000), row.start / 1000
+                root.remember(Worker(row.session, DISK, running, is_resumed=True, begin=begin, end=now / 1000))
+                self._attribution.look(root)
                 if row.source == HOOKS:
-                    running = root.running[row.session] = Running(row, number=row.id)
+                    root.running[row.session] = running
                     running.ready.set()
                 else:
                     root.do(root.finish, row.id, now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which of several agents at work has changed a file, as far as their processes tell when the change is heard of.
+"""When files have changed by the events of the disk, and which of several agents cannot have done it.
 
-A process that has not run since before the change has not made it, and one that has the file open for writing has.
-Where neither decides, all of them stay suspects.
+A process that has not run since before the change has not made it, and while one has the file open for writing, no
+other has.  Where neither decides, nobody is ruled out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from qwen_companion.journal.activity import Activity, Probe, may_have_acted, written_files
+from qwen_companion.journal.activity import Activity, Probe, written_files
 
 
 class Suspect(Protocol):
@@ -35,11 +36,26 @@ class Suspect(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Suspect)
+@dataclass
+class Testimony:
+    """What is known of the last change of a file: between which times, in s since the epoch, the system told it.
+
+    `suspected` are the sessions at work then, and `likely` those of them that may have made it.
+    """
+
+    begin: float
+    end: float
+    suspected: set[str] = field(default_factory=set[str])
+    likely: set[str] = field(default_factory=set[str])
+
+    @property
+    def cleared(self) -> set[str]:
+        """Return the sessions that have not made the change."""
+        return self.suspected - self.likely
 
 
-class Witness(Generic[S]):
-    """Remembers of each file that has changed below one root who may have done it.  For the event loop."""
+class Witness:
+    """Remembers what is known of each file that has changed below one root.  For the event loop."""
 
     def __init__(self, activity: Activity) -> None:
         """Look at processes by `activity`."""
@@ -47,50 +63,45 @@ class Witness(Generic[S]):
         self._heard = -math.inf
         self._pending: dict[bytes, float] = {}
         """Changed files, each with a time before its change: that of the read of events before it."""
-        self._found: dict[bytes, tuple[float, dict[str, S]]] = {}
+        self._known: dict[bytes, Testimony] = {}
 
-    def hear(self, paths: Collection[bytes], suspects: Sequence[S]) -> None:
+    def hear(self, paths: Collection[bytes], suspects: Sequence[Suspect]) -> None:
         """Note that `paths` have changed; `suspects` may be writing now."""
+        now = time.time()
         for path in paths:
+            known = self._known.setdefault(path, Testimony(self._heard, now))
+            known.begin, known.end = self._heard, now
             self._pending.setdefault(path, self._heard)
-        self._heard = time.monotonic()
+        self._heard = now
         if not self._activity.is_tired():
             self.conclude(suspects)
 
-    def conclude(self, suspects: Sequence[S]) -> None:
+    def conclude(self, suspects: Sequence[Suspect]) -> None:
         """Look who of `suspects` may have made the changes heard of since the last time."""
         pending, self._pending = self._pending, {}
-        if not pending or not any(suspect.runs_tool for suspect in suspects):
+        sessions = {suspect.session for suspect in suspects}
+        if not pending or len(sessions) < 2 or not any(suspect.runs_tool for suspect in suspects):
             return
-        active: dict[float, Sequence[S]] = dict.fromkeys(pending.values(), suspects)
-        holders: Mapping[bytes, Collection[str]] = {}
-        if len({suspect.session for suspect in suspects}) > 1:
-            active = self._active(active, suspects)
-            if any(len(each) > 1 for each in active.values()):
-                holders = self._holders(suspects)
+        self._activity.look(suspect.probe for suspect in suspects)
+        active = {since: self._active(since, suspects) for since in set(pending.values())}
+        holders: Mapping[bytes, set[str]] = {}
+        if any(len(each) > 1 for each in active.values()):
+            holders = self._holders(suspects)
         for path, since in pending.items():
-            holding = holders.get(path, ())
-            found = [suspect for suspect in active[since] if suspect.session in holding] or active[since]
-            if found:
-                known = self._found[path][1] if path in self._found else {}
-                new: dict[str, S] = {}
-                for suspect in found:
-                    new.setdefault(suspect.session, suspect)
+            known = self._known.get(path)
+            if known is not None:
+                likely = active[since] & holders.get(path, set()) or active[since]
                 # Two at once seldom write the same file: it is rather one that each piece of news allows.
-                both = {session: suspect for session, suspect in known.items() if session in new}
-                self._found[path] = self._heard, both or {**known, **new}
+                known.likely = known.likely & likely or known.likely | likely
+                known.suspected |= sessions
 
-    def _active(self, times: Collection[float], suspects: Sequence[S]) -> dict[float, Sequence[S]]:
-        """Return for each of `times` those of `suspects` who may have done something since; without any, all tools."""
-        tools = [suspect for suspect in suspects if suspect.runs_tool]
-        before = {since: self._activity.before(since, 0) for since in times}
-        now = self._activity.look(suspect.probe for suspect in suspects)
-        return {
-            since: [suspect for suspect in suspects if may_have_acted(suspect.probe, before[since], now)] or tools
-            for since in times
-        }
+    def _active(self, since: float, suspects: Sequence[Suspect]) -> set[str]:
+        """Return the sessions that may have done something `since` then; without any, those whose tools run."""
+        now = time.time()
+        active = {each.session for each in suspects if self._activity.may_have_acted(each.probe, since, now)}
+        return active or {each.session for each in suspects if each.runs_tool}
 
-    def _holders(self, suspects: Sequence[S]) -> dict[bytes, set[str]]:
+    def _holders(self, suspects: Sequence[Suspect]) -> dict[bytes, set[str]]:
         """Return the sessions whose processes have files open for writing, by file."""
         found: dict[bytes, set[str]] = {}
         for suspect in suspects:
@@ -100,14 +111,14 @@ class Witness(Generic[S]):
                         found.setdefault(path, set()).add(suspect.session)
         return found
 
-    def take(self, path: bytes) -> Sequence[S]:
-        """Return the agents that may have changed `path`, or else its directory, and forget it."""
-        found = self._found.pop(path, None)
+    def take(self, path: bytes) -> Testimony | None:
+        """Return what is known of the change of `path`, or else of its directory, and forget it."""
+        found = self._known.pop(path, None)
         while found is None and path != os.path.dirname(path):
             path = os.path.dirname(path)
-            found = self._found.get(path)
-        return () if found is None else list(found[1].values())
+            found = self._known.get(path)
+        return found
 
     def forget(self, before: float = math.inf) -> None:
-        """Forget what was heard before that monotonic time."""
-        self._found = {path: found for path, found in self._found.items() if found[0] >= before}
+        """Forget what was heard before that time, in seconds since the epoch."""
+        self._known = {path: known for path, known in self._known.items() if known.end >= before}
