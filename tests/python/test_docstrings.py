@@ -93,8 +93,11 @@ def docstrings(file: Path) -> list[str]:
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".el":
         return LISP_STRING.findall(text)
-    documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
-    return [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
+    return [
+        ast.get_docstring(node) or ""
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
+    ]
 
 
 @pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/[!j]*/*.py"])

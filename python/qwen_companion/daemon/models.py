@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import (
@@ -815,14 +813,6 @@ class CommandsReply(Wire):
     """GET /session/:id/supported-commands."""
 
     available_commands: tuple[Command, ...] = ()
-
-
-def milliseconds(time: str | None) -> int | None:
-    """Return `time`, in ISO 8601, in ms since the epoch, or None for any other text."""
-    with suppress(ValueError):
-        # Python 3.10 does not parse the suffix Z.
-        return round(datetime.fromisoformat((time or "").replace("Z", "+00:00")).timestamp() * 1000)
-    return None
 
 
 class RewindPoint(Wire):

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import anyio
 
-from qwen_companion.daemon import messages, models
+from qwen_companion.daemon import messages
 from qwen_companion.daemon.connection import DaemonConnection, UsedDaemon
 from qwen_companion.daemon.conversation import Conversation, Shared
 from qwen_companion.daemon.errors import DaemonError, GoneError
@@ -16,6 +16,7 @@ from qwen_companion.daemon.messages import DaemonSessions, ListedSession
 from qwen_companion.daemon.rewinding import NO_PROMPT, copy_and_rewind
 from qwen_companion.daemon.sanitize import line
 from qwen_companion.local_ids import local_id
+from qwen_companion.times import milliseconds
 
 LEAVE_S = 2.0
 """Seconds that leaving the sessions may take."""
@@ -54,7 +55,7 @@ class OpenSessions:
                     ListedSession(
                         id=local_id("session", item.session_id),
                         title=line(item.display_name or ""),
-                        updated=models.milliseconds(item.updated_at or item.created_at),
+                        updated=milliseconds(item.updated_at or item.created_at),
                         clients=item.client_count,
                         busy=item.has_active_prompt,
                     )

@@ -16,6 +16,7 @@ from qwen_companion.daemon.errors import DaemonError, GoneError, UnsupportedErro
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.transcript import PastPrompt
 from qwen_companion.threads import in_thread
+from qwen_companion.times import milliseconds
 
 NO_PROMPT = "This prompt is not part of the conversation any more."
 
@@ -48,7 +49,7 @@ def point_before(
     begins = [time - min(_EARLY_MS, (time - before) / 2) for before, time in pairwise([-inf, *times])]
     place = times.index(prompt.time)
     for point in points:
-        time = models.milliseconds(point.timestamp)
+        time = milliseconds(point.timestamp)
         if time is not None and begins[place] <= time < (*begins, inf)[place + 1]:
             return point
     raise GoneError("Qwen Code keeps no point before this prompt, as after the conversation was compressed.")

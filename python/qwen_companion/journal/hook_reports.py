@@ -29,7 +29,7 @@ from qwen_companion.journal.root import Call, Root, Running, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
 from qwen_companion.threads import in_thread
-from qwen_companion.transcripts.recording import time_of
+from qwen_companion.times import milliseconds
 
 LOOK_WAIT_S = 0.8 * HOLD_S
 """How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
@@ -280,7 +280,7 @@ def _happened(report: Report) -> int:
 
     That is when it was reported, where the CLI tells no likely time, and at a place, whose clock may be another.
     """
-    told = None if report.peer.place else time_of(report.event.timestamp)
+    told = None if report.peer.place else milliseconds(report.event.timestamp)
     return told if told is not None and report.time - _DELAY_MS <= told <= report.time else report.time
 
 

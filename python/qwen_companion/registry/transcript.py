@@ -13,8 +13,9 @@ import anyio
 from qwen_companion.domain import CliState
 from qwen_companion.doors.states import CANCELLED, FAILED, IDLE, RETRYING, WORKING, first_words, last_line
 from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recorded_sessions import parts_of
-from qwen_companion.transcripts.recording import Recording, time_of
+from qwen_companion.transcripts.recording import Recording
 from qwen_companion.transcripts.usage import ANSWERED, REFUSED, count_of, event_of
 
 _MOST = 1000
@@ -78,7 +79,7 @@ class Transcript(Recording):
         entries, self._entries = self._entries, []
         before = self._state
         for entry in entries:
-            now = time_of(entry.get("timestamp")) or int(time.time() * 1000)
+            now = milliseconds(entry.get("timestamp")) or int(time.time() * 1000)
             if now >= self._start:
                 self._follow(entry, now)
         if self._state != before:

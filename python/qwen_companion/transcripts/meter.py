@@ -18,7 +18,8 @@ import anyio
 from qwen_companion.domain import Usage
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.threads import in_thread
-from qwen_companion.transcripts.recording import is_transcript, time_of
+from qwen_companion.times import milliseconds
+from qwen_companion.transcripts.recording import is_transcript
 from qwen_companion.transcripts.usage import Transcript, tokens
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Meter:
         if event.begins_turn:
             last = self._began.get(pid), self._delays.get(pid, 0)
             self._began[pid] = report.time
-            there = time_of(event.timestamp) if report.peer.place else None
+            there = milliseconds(event.timestamp) if report.peer.place else None
             self._delays[pid] = 0 if there is None else report.time - there
             self._rounds[pid] = 0
         elif event.name == "UserPromptSubmit":

@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
 
 import anyio
 
@@ -104,11 +103,3 @@ def is_transcript(path: str) -> bool:
         return bool(file_name(path))
     except FileNameError:
         return False
-
-
-def time_of(value: object) -> int | None:
-    """Return the time that JavaScript writes as `value`, in ms since the epoch, None for none."""
-    with suppress(ValueError, OverflowError):
-        if isinstance(value, str):
-            return round(1000 * datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp())
-    return None

@@ -21,8 +21,9 @@ from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.json_objects import read_object
 from qwen_companion.tasks import contained
+from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recorded_sessions import recordings
-from qwen_companion.transcripts.recording import Recording, is_transcript, time_of
+from qwen_companion.transcripts.recording import Recording, is_transcript
 from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ class _Rewinds(Recording):
 
     def _read_rewind(self, line: bytes) -> None:
         entry = read_object(line) or {}
-        kept, time = entry.get("parentUuid"), time_of(entry.get("timestamp"))
+        kept, time = entry.get("parentUuid"), milliseconds(entry.get("timestamp"))
         if (entry.get("type"), entry.get("subtype")) != ("system", "rewind") or time is None:
             return
         # The prompt to before which it was rewound follows what is kept; nothing is kept before the first one.
-        since = 0 if kept is None else time_of(self._before_prompts.get(str(kept).encode(), b"").decode())
+        since = 0 if kept is None else milliseconds(self._before_prompts.get(str(kept).encode(), b"").decode())
         if since is not None:
             self._found.append(CliRewind(self._session, self._directory, since, time))
 

@@ -12,7 +12,8 @@ from typing import Any
 from qwen_companion.domain import Usage
 from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.privacy.verdicts import printable
-from qwen_companion.transcripts.recording import Recording, time_of
+from qwen_companion.times import milliseconds
+from qwen_companion.transcripts.recording import Recording
 
 _MOST_REQUESTS = 5000
 """Number of recent requests kept individually."""
@@ -87,7 +88,7 @@ def _request(line: bytes) -> _Request | None:
         count_of(event, "output_token_count"),
         count_of(event, "cached_content_token_count"),
     )
-    return _Request(time_of(event.get("event.timestamp")) or time_of(entry.get("timestamp")) or 0, usage)
+    return _Request(milliseconds(event.get("event.timestamp")) or milliseconds(entry.get("timestamp")) or 0, usage)
 
 
 def count_of(event: Mapping[str, Any], key: str) -> int:
