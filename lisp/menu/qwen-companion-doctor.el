@@ -239,9 +239,9 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
 (defun qwen-companion-doctor--ended (process buffer errors)
   "Finish the report in BUFFER when PROCESS, which wrote ERRORS, has ended."
   (unless (process-live-p process)
-    (let ((said (with-current-buffer errors
-                  (string-trim (buffer-string)))))
-      (kill-buffer errors)
+    (let ((said (or (qwen-companion-buffers-when-live errors
+                      (prog1 (string-trim (buffer-string)) (kill-buffer)))
+                    "")))
       (qwen-companion-buffers-when-live buffer
         (when (eq process qwen-companion-doctor--process)
           (setq qwen-companion-doctor--process nil)
