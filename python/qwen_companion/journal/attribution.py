@@ -19,6 +19,7 @@ from qwen_companion.journal.last_look import TICK_S
 from qwen_companion.journal.record import NOBODY, Cause
 from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
+from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import CHAT
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
@@ -77,9 +78,10 @@ class Attribution:
 
     def changed(self, root: Root, path: bytes) -> Changed:
         """Return when the file `path` has changed last.  In any thread."""
+        site = root.record.site
         # When a file was deleted, and when one at a place changed, is not known as exactly.
-        is_exact = root.record.site.stamp(path) is not None
-        return Changed(path, root.record.site.changed_at(path), is_exact)
+        is_exact = isinstance(site, ThisMachine) and site.stamp(path) is not None
+        return Changed(path, site.changed_at(path), is_exact)
 
     def revise(self, root: Root, since: float) -> None:
         """Give changes made `since` that time that were found to those of whose work was told later.

@@ -111,6 +111,8 @@ class FarSite:
         """Whether the relay reports each change."""
         self.times: Mapping[bytes, float] = {}
         """The change times of the files found by the last scan, in ms by the clock there."""
+        self.loaded: dict[bytes, float] = {}
+        """Those of files that were read since."""
         self._changed: Changed | None = None
         self._ahead = 0.0
         """How far the clock there is ahead of ours, in ms."""
@@ -127,8 +129,10 @@ class FarSite:
         """See `Site`."""
         return name.removeprefix(self._root.place)
 
-    def stamp(self, _path: bytes) -> None:
-        """See `Site`: unknown."""
+    def stamp(self, path: bytes) -> tuple[int, int] | None:
+        """See `Site`: the change time, as it was found or read last."""
+        time = self.times.get(path) or self.loaded.get(path)
+        return (0, int(1000 * time)) if time else None
 
     def changed_at(self, path: bytes) -> float:
         """See `Site`: a file that no scan found may have changed just now."""
@@ -293,6 +297,7 @@ class FarFiles:
             entries.update(now)
             gone.update((name, 0) for name in skipped - now.keys())
         self._site.times = {name: entry.changed for name, entry in entries.items()}
+        self._site.loaded.clear()
         self._skipped = {name for name in (*entries, *gone) if skip(name)}
         rules = self._site.rules.excluded([*entries, *gone])
         before_hidden, self._hidden = self._hidden, self._hidden - entries.keys() - gone.keys()
@@ -445,6 +450,7 @@ class FarFiles:
         """
         for _, entry, data in self._fetch([name]):
             (self._ignored.add if entry.ignored else self._ignored.discard)(name)
+            self._site.loaded[name] = entry.changed
             if entry.version is not None:
                 return Loaded(entry.version, data)
             if entry.problem.startswith("larger"):

@@ -351,6 +351,24 @@ async def test_more_files_are_removed_than_fit_into_a_reply(home: Path) -> None:
         assert changed == {str((directory / name).relative_to(there.root)): (b"", None) for name in names}
 
 
+async def test_the_user_can_save_there_what_a_command_of_the_agents_wrote_a_moment_ago(home: Path) -> None:
+    async with recorded(home) as there:
+        path, name = there.root / "a", there.name("a")
+        path.write_text("old\n")
+        await there.turn(lambda: path.write_text("agent\n"))
+        (turn,) = there.record.store.turns()
+        # Not before the clock of the disk has gone on.
+        written = path.stat().st_ctime_ns
+        while path.stat().st_ctime_ns == written:
+            path.write_text("agent\n")
+        assert not await there.call(lambda: there.record.claim(name, there.record.look(name)))
+        assert await there.changed(turn.id) == {"a": (b"old\n", b"agent\n")}
+        # What the look has found before Emacs told of it is the user's.
+        await there.turn(lambda: path.write_text("user\n"))
+        assert await there.call(lambda: there.record.claim(name, there.record.look(name)))
+        assert await there.changed(turn.id + 1) == {}
+
+
 @pytest.mark.parametrize("hidden", [False, True], ids=["told", "hidden"])
 async def test_more_files_are_named_than_fit_into_a_frame(home: Path, hidden: bool) -> None:
     """Those of which git has no bytes are asked for by name, and those that a rule hides are named at each look."""
