@@ -78,7 +78,7 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
     assert int(pid) in {pid_of(process) for process in stage.sandbox.processes()}
     assert re.search(r"^  Terminal +\*qwen: project\*$", text, re.MULTILINE)
     assert re.search(rf"^  Workspace +{re.escape(f'{stage.label}{stage.sandbox.project}')}$", text, re.MULTILINE)
-    assert re.search(r"^  Trust +not told$", text, re.MULTILINE)
+    assert re.search(r"^  Trust +not reported$", text, re.MULTILINE)
     assert re.search(r"^    greeting\.py +\d+ s  active at 5:18$", text, re.MULTILINE)
     assert 'characters selected\nreturn "hello\n' in text
     assert re.search(r"^    notes\.txt +\d+ s$", text, re.MULTILINE)
