@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -151,6 +152,20 @@ class Started:
                     with open(f"/proc/{each}/task/{task}/schedstat", "rb", buffering=0) as file:
                         state.append((each, file.read()))
         return hash(tuple(state))
+
+
+def started_in(turn: str) -> list[int]:
+    """Return the processes that the shell of Qwen Code has started in the turn whose prompt has the id `turn`.
+
+    It marks them in their environment; on Linux only.
+    """
+    mark = b"QWEN_CODE_PROMPT_ID=" + turn.encode()
+    found: list[int] = []
+    for name in os.listdir("/proc") if _HAS_PROC else ():
+        with suppress(OSError):
+            if name.isdigit() and mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append(int(name))
+    return found
 
 
 def written_files(pid: int) -> list[bytes]:

@@ -69,6 +69,9 @@ class Agents:
             elif self.pids.get(session, 0) < 0:
                 # At another place nobody looks at processes.
                 found.append(Worker(session, DISK, running, begin=begin))
+        for running in root.left:
+            session, begin = running.row.session, running.begin
+            found += [Worker(session, DISK, running, Probe(pid), begin=begin) for pid in running.left]
         return [*found, *(_worker(root, key, cli, key in agents) for key, cli in self.silent_in(root))]
 
     def at_work(self, root: Root) -> list[Worker]:
@@ -96,7 +99,7 @@ class Agents:
 
     def is_watched(self, root: Root) -> bool:
         """Return whether anybody may be at work below `root`."""
-        return bool(root.running or root.calls or self.silent_in(root))
+        return bool(root.running or root.calls or root.left or self.silent_in(root))
 
     # --- CLIs that call no hooks ---
 

@@ -7,14 +7,16 @@ import math
 import time
 
 import anyio
+import psutil
 
 from qwen_companion.journal.activity import SAMPLE_S
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
-from qwen_companion.journal.root import Root
+from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Watch
+from qwen_companion.journal.store import DISK
 from qwen_companion.threads import in_thread
 
 SETTLE_S = 0.3
@@ -64,11 +66,23 @@ class DiskWatch:
         while True:
             roots = self._roots.by_name.values()
             self._agents.activity.sample(probe for each in roots for probe in self._agents.probes_in(each))
+            self._forget_ended(root)
             at_work = self._agents.at_work(root)
             several = len({worker.session for worker in at_work}) > 1 and any(worker.runs_tool for worker in at_work)
             if several:
                 self._attribution.look_at_processes(root)
             await anyio.sleep(TOOLS_SAMPLE_S if several else SAMPLE_S)
+
+    def _forget_ended(self, root: Root) -> None:
+        """Forget the processes that turns have left behind and that have ended; look at what the last ones did."""
+        for running in root.left:
+            running.left = [pid for pid in running.left if psutil.pid_exists(pid)]
+        if gone := [running for running in root.left if not running.left]:
+            root.left = [running for running in root.left if running.left]
+            for running in gone:
+                root.remember(Worker(running.row.session, DISK, running, begin=running.begin, end=time.time()))
+            self._attribution.look(root)
+            root.stirred.set()
 
     async def _watch_with(self, root: Root, watch: Watch) -> None:
         complete = await self._cover(root, watch)

@@ -170,7 +170,9 @@ class HookReports:
 
     def _begin_reported(self, root: Root, report: Report, prompt: str) -> Running:
         row = row_of(report.event.session_id, report.cli, HOOKS, prompt, report.time, report.peer)
-        return self._turns.begin(root, row)
+        running = self._turns.begin(root, row)
+        running.prompt = None if report.peer.place else report.event.prompt_id
+        return running
 
     async def _before_tool(self, name: str, report: Report) -> None:
         root = await self._roots.open(name)

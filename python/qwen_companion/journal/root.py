@@ -69,6 +69,12 @@ class Running:
     """When it began, in seconds since the epoch."""
     waited: bool = False
     """Whether a tool has waited for `ready` as long as one may."""
+    end: int | None = None
+    """When it ended, in ms since the epoch."""
+    prompt: str | None = None
+    """The id of its prompt, where the CLI marks with that what its commands start."""
+    left: list[int] = field(default_factory=list[int])
+    """Processes that its commands have left behind."""
     told: set[bytes] = field(default_factory=set[bytes])
     """Files at which its model was told that another agent works."""
 
@@ -148,6 +154,8 @@ class Root:
         self.failed = False
         """Whether the last look at the files could not be recorded; it is repeated."""
         self.running: dict[str, Running] = {}
+        self.left: list[Running] = []
+        """Turns that have ended, with processes that go on."""
         self.past: list[Worker] = []
         """Commands, turns and CLIs that have ended lately: a look may still find what they have written."""
         self.calls: dict[str, Call] = {}
@@ -303,16 +311,25 @@ class Root:
         """Record that the turn `running` has begun, unless that is done; return its number."""
         if running.number is None:
             running.number = self.record.store.begin(running.row).id
+            if running.end is not None:
+                self.record.store.end(running.number, running.end)
         return running.number
 
-    def finish(self, number: int, time: int) -> None:
-        """Record that the turn `number` ended at `time`, in ms since the epoch."""
-        self.record.end(number, time)
+    def end(self, running: Running) -> None:
+        """Record that the turn `running` has ended."""
+        if running.number is not None and running.end is not None and not self.finish(running.number, running.end):
+            # What it has left behind may begin it again.
+            running.number = None
+
+    def finish(self, number: int, time: int) -> bool:
+        """Record that the turn `number` ended at `time`, in ms since the epoch; return whether it is kept."""
+        is_kept = self.record.end(number, time)
         self.changed.add(number)
         self.forget_old()
         self.record.answers.origins.trace_long(number)
         if self.write_notes is not None:
             self.write_notes()
+        return is_kept
 
     def forget_old(self) -> None:
         """Forget turns that ended too long ago."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import anyio
 
-from qwen_companion.journal.activity import Probe
+from qwen_companion.journal.activity import Probe, started_in
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.baselines import FAILURES
@@ -103,9 +103,13 @@ class Turns:
         probe = None if running.row.pid is None else Probe(running.row.pid)
         if running.row.source != DISK:
             root.remember(Worker(session, DISK, running, probe, begin=running.begin, end=(time + 1) / 1000))
+        running.end = time
+        if running.prompt is not None and (found := started_in(running.prompt)):
+            running.left = found
+            root.left.append(running)
         if looks:
             self._attribution.look(root, (time + 1) / 1000)
-        root.do(lambda: None if running.number is None else root.finish(running.number, time))
+        root.do(root.end, running)
 
     def look_for_gone(self, root: Root, cli: SilentCli) -> None:
         """Look at all files after the end of `cli`: what has changed just before is its, as far as is known."""

@@ -638,6 +638,39 @@ async def test_what_a_command_did_before_the_user_asks_for_changes_since_the_com
         await place.until({"a": "modified"})
 
 
+@pytest.mark.parametrize("marked", [True, False])
+async def test_what_a_process_of_a_turn_writes_after_its_end_is_its_by_the_mark_of_the_cli(
+    project: Project, marked: bool
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    os.mkfifo(project.root / ".git/go")
+    marks = {"QWEN_CODE_SESSION_ID": "s", "QWEN_CODE_PROMPT_ID": "s########1"} if marked else {}
+    async with site(project) as place:
+        agent = await place.agent()
+        await agent.report("UserPromptSubmit", prompt="Serve it", prompt_id="s########1")
+        await place.until_watched(project)
+        call = await agent.begin(SHELL, command="...")
+        script = "read x < .git/go; echo background > b; echo > .git/go; exec sleep 1000"
+        process = subprocess.Popen(["sh", "-c", script], cwd=project.root, env={**os.environ, **marks})
+        try:
+            await agent.done(call)
+            await agent.report("Stop")
+            await place.until_done()
+            await to_thread.run_sync((project.root / ".git/go").write_text, "\n")
+            await to_thread.run_sync((project.root / ".git/go").read_text)
+            if marked:
+                (turn,) = await place.until({"b": "modified"})
+                assert (turn.prompt, turn.notes, turn.end is None) == ("Serve it", (), False)
+        finally:
+            process.kill()
+            process.wait(TIMEOUT_S)
+        await place.until_unwatched(project)
+        project.write("a", b"user\n")
+        await agent.prompt("Go on")
+        await place.until_done()
+        assert place.kinds() == ([{"b": "modified"}] if marked else [])
+
+
 async def test_two_agents_and_the_user_at_once(project: Project) -> None:
     project.commit(a=b"a\n", b=b"b\n", c=b"c\n", d=b"d\n")
     async with site(project) as place:
