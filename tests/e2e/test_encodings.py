@@ -139,7 +139,7 @@ def test_an_accepted_change_reads_right(stage: Stage, cli: Cli) -> None:
         stage.screen.wait_gone(f"proposal: {path.name}")
     stage.screen.wait_for("All done.")
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
-    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
+    assert "does not have the accepted text" not in stage.emacs.buffer_text("*Messages*")
     for path, case in cases.items():
         assert path.read_bytes() == case.after, path.name
         buffer = f"(get-buffer {lisp_string(path.name)})"

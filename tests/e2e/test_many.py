@@ -47,8 +47,8 @@ def test_two_clis_wait_for_their_reviews(stage: Stage) -> None:
     stage.screen.wait_for("Qwen[2!2]")
     # The list, with sizes; it follows.
     stage.emacs.command("qwen-companion-diffs")
-    stage.screen.wait_for(re.compile(r"greeting\.py +Qwen Code [\d.]+ +project +\+1 -1 +\d+ s +waits"))
-    stage.screen.wait_for(re.compile(r"other/notes\.txt +Qwen Code [\d.]+ +project +\+2 -0 +\d+ s +waits"))
+    stage.screen.wait_for(re.compile(r"greeting\.py +Qwen Code [\d.]+ +project +\+1 -1 +\d+ s +new"))
+    stage.screen.wait_for(re.compile(r"other/notes\.txt +Qwen Code [\d.]+ +project +\+2 -0 +\d+ s +new"))
     # In its terminal the second CLI's comes first, though it came later.
     stage.emacs.eval("(progn (switch-to-buffer \"*qwen: other*\") (delete-other-windows) nil)")  # fmt: skip
     stage.screen.keys("C-c", ",", "r")

@@ -31,7 +31,7 @@ def accept(stage: Stage, client: Client, path: Path) -> None:
     stage.emacs.command("qwen-companion-diff-accept")
     client.write_accepted(path)
     stage.emacs.wait_until("(null qwen-companion-disk--writes)")
-    assert "does not hold" not in stage.emacs.buffer_text("*Messages*")
+    assert "does not have the accepted text" not in stage.emacs.buffer_text("*Messages*")
 
 
 def assert_shows(stage: Stage, name: str, text: str) -> None:

@@ -114,7 +114,7 @@ def test_clis_outside_are_listed_prompted_and_followed(stage: Stage) -> None:
         # Its conversation goes on in Emacs, with all that was said.
         stage.emacs.eval('(progn (pop-to-buffer "*qwen-companion sessions*") (goto-char (point-min)) (forward-line))')
         stage.screen.keys("b")
-        stage.screen.wait_for("Bring project-")
+        stage.screen.wait_for("Move project-")
         stage.screen.keys("t")
         stage.screen.wait_until(
             lambda: re.search(r"After that\.(?s:.*)Type your message", stage.emacs.buffer_text("*qwen: project*")),

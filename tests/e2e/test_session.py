@@ -255,7 +255,7 @@ def test_what_emacs_saves_under_a_review_stays(stage: Stage) -> None:
     stage.emacs.eval(f'(with-current-buffer "{path.name}" (goto-char (point-max)) (insert "# mine\\n") nil)')
     # It saves when Emacs is idle after a key.
     stage.screen.keys("C-x", "o")
-    stage.screen.wait_for("merged with what was")
+    stage.screen.wait_for("merged with later writes")
     stage.emacs.eval("(progn (auto-save-visited-mode -1) nil)")
     assert path.read_text() == GREETING + "# mine\n"
     stage.model.say("All done.")

@@ -217,7 +217,7 @@ def test_the_same_file_twice_in_a_turn(stage: Stage) -> None:
     assert_review_gone(stage)
     # The second text is a whole one, without what was edited in the first.
     wait_for_kept_edits(stage)
-    assert "has replaced it, with your edits" in stage.emacs.buffer_text("*Messages*")
+    assert "replaced it and your edits" in stage.emacs.buffer_text("*Messages*")
     stage.emacs.eval("(qwen-companion-kept-discard)")
     stage.screen.wait_until(lambda: stage.emacs.buffer_text("greeting.py") == EDITED_AGAIN, "the buffer as on disk")
 

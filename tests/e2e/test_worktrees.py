@@ -149,7 +149,7 @@ def work_on_one_file(stage: Stage, tree: Path) -> None:
     wanted = NEW_NOTES + "shared\n"
     open_review(stage, notes, wanted, "plums in feat")
     # Both have the same name.
-    stage.screen.wait_for("Qwen Code in project is cha")
+    stage.screen.wait_for("Qwen Code in project is als")
     accept(stage, notes, wanted, "Both are in.")
     told = "Another agent works on"
     # Once, in the result of the tool that wrote the file.

@@ -416,7 +416,7 @@ print(small.version, importlib.util.find_spec('pip'))")
         (let ((said (qwen-companion-test-messages
                       (qwen-companion-test-answering
                           (lambda (question)
-                            (should (string-match-p "kept plans, drafts.*revoke the token" question))
+                            (should (string-match-p "plans, drafts.*revoke the token" question))
                             t)
                         (qwen-companion-uninstall))
                       (let ((process (get-process "qwen-companion-revoke")))

@@ -117,7 +117,7 @@
                 (set-buffer (window-buffer))
                 (should (eq 'motion evil-state))
                 (qwen-companion-test-first-row)
-                (qwen-companion-test-refused "process of this CLI is not known"
+                (qwen-companion-test-refused "Cannot find the process of this CLI"
                   (execute-kbd-macro "k")))
             (qwen-companion-session-list-close))))
     (evil-mode -1)))

@@ -382,7 +382,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
         start_daemon(stage)
         to_list(stage)
         stage.screen.keys("b")
-        stage.screen.wait_for("Bring project-")
+        stage.screen.wait_for("Move project-")
         stage.screen.keys("c")
         stage.screen.wait_for("End it there first")
         stage.screen.enter("yes")
