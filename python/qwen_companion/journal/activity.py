@@ -87,14 +87,15 @@ class Activity:
         below = self._started.below(probe.pid)
         return below if probe.below else [probe.pid, *below]
 
-    def may_have_acted(self, probe: Probe | None, begin: float, end: float) -> bool:
+    def may_have_acted(self, probe: Probe | None, begin: float, end: float, grace: float = 0) -> bool:
         """Return whether the subject of `probe` may have done anything from `begin` to `end`, in s since the epoch.
 
-        It has not where the last sample before equals the first one after.
+        It has not where the last sample before equals the first one after.  The sample before is older by `grace`, in
+        seconds, if there is such a one.
         """
         before: int | None = None
         for moment, done in self._samples.get(probe, ()) if probe is not None else ():
-            if moment <= begin:
+            if moment <= begin - grace or (moment <= begin and before is None):
                 before = done
             elif moment >= end:
                 return before is None or done is None or done != before

@@ -23,6 +23,9 @@ from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import CHAT
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
+GRACE_S = 0.5
+"""How long before or after a change a CLI may do something itself, of which a child has made the change, in seconds."""
+
 _TWO_AT_ONCE = "another agent was at work at the same time"
 
 
@@ -148,7 +151,13 @@ class Attribution:
         acts = self._agents.activity.may_have_acted
         if tools := [each for each in workers if each.runs_tool]:
             workers = [each for each in workers if each.writes_by_itself]
-        acted = [each for each in workers if acts(each.probe, begin, end)]
+        later = min(end + GRACE_S, now)
+        acted = [
+            each
+            for each in workers
+            if each.probe is None
+            or (acts(each.probe, begin, end) if each.probe.below else acts(each.probe, begin, later, GRACE_S))
+        ]
         if tools:
             return acted or tools
         # Nobody tells of the tools of a lost chat.
