@@ -156,7 +156,12 @@ class Attribution:
             each
             for each in workers
             if each.probe is None
-            or (acts(each.probe, begin, end) if each.probe.below else acts(each.probe, begin, later, GRACE_S))
+            or (
+                # A chat tells of the other work of its agent.
+                acts(each.probe, begin, end)
+                if each.probe.below or each.serves_chats
+                else acts(each.probe, begin, later, GRACE_S)
+            )
         ]
         if tools:
             return acted or tools

@@ -1304,7 +1304,7 @@ async def test_a_turn_of_a_chat_that_is_taken_late_has_what_was_written_since_it
         place.front.take_chat(chat_of(project))
         place.front.take_chat(chat_of(project, "2", "Second"))
         now = clock_ns()
-        while clock_ns() <= now + 2_000_000:
+        while clock_ns() <= now + 20_000_000:
             # Without giving the journal the time to take it.
             pass
         project.write("a", b"agent\n")
@@ -1317,6 +1317,7 @@ async def test_a_chat_that_is_told_of_late_has_what_nobody_has_looked_at(
     project.commit(a=b"a\n")
     async with watching(project, calls, agent) as place:
         start = ms()
+        await tick()
         looks.hold()
         agent.run("echo agent > a")
         await looks.until_begun()
