@@ -497,6 +497,7 @@ async def test_what_a_command_that_could_not_wait_did_to_the_file_of_the_next_to
         await tick()
         monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
         await agent.prompt("Begin it anew")
+        await tick()
         await agent.run(lambda: (project.root / "a").rename(project.root / "c"))
         call = await agent.begin("write_file", file_path=str(project.root / "a"))
         project.write("a", b"new\n")
