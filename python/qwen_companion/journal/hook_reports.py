@@ -220,7 +220,7 @@ class HookReports:
         running = root.running.get(session) or self._begin_reported(root, report, self._prompt_of(session))
         if (path := call.path) is not None:
             after = await root.read(path)
-            root.do(lambda: root.keep(path, after, Cause(running.number, call.tool, call.agent)))
+            root.do(lambda: root.keep(path, after, Cause(root.begin(running), call.tool, call.agent)))
             root.release(path)
             return await self._text_of_others(root, path, running) if self.has_others(session) else None
         if not call.is_command:

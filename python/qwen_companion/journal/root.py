@@ -308,8 +308,11 @@ class Root:
             self.do(count)
 
     def begin(self, running: Running) -> int:
-        """Record that the turn `running` has begun, unless that is done; return its number."""
-        if running.number is None:
+        """Record that the turn `running` has begun, unless that is done; return its number.
+
+        A turn all of whose changes were another's is not recorded any more, and begins again.
+        """
+        if running.number is None or self.record.store.turn(running.number) is None:
             running.number = self.record.store.begin(running.row).id
             if running.end is not None:
                 self.record.store.end(running.number, running.end)

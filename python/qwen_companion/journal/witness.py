@@ -69,8 +69,8 @@ class Witness:
         """Note that `paths` have changed; `suspects` may be writing now."""
         now = time.time()
         for path in paths:
-            known = self._known.setdefault(path, Testimony(self._heard, now))
-            known.begin, known.end = self._heard, now
+            # A file that was deleted with its directory may be gone since the first event.
+            self._known.setdefault(path, Testimony(self._heard, now)).end = now
             self._pending.setdefault(path, self._heard)
         self._heard = now
         if not self._activity.is_tired():

@@ -66,6 +66,7 @@ from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.journal.witness import Witness
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S, until
 
@@ -622,6 +623,32 @@ async def test_what_a_command_did_that_is_told_late_is_not_that_of_another(
         await place.until_done()
         values: Mapping[str, Any] = {"tool_name": SHELL, "tool_call_id": "late", "duration_ms": 500}
         await first.report("PostToolUse", **values, timestamp=end.isoformat())
+        one, two = await place.until({"a": "modified"}, {"b": "modified"})
+        assert (one.prompt, two.prompt) == ("One", "Two")
+
+
+@pytest.mark.parametrize("tool", [SHELL, "write_file"])
+async def test_a_turn_that_goes_on_is_recorded_after_all_it_had_was_anothers(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        second, first = await place.agent("Two", "second"), await place.agent("One", "first")
+        await place.until_done()
+        project.write("a", b"first\n")
+        end = datetime.now(timezone.utc)
+        await tick()
+        await second.run(lambda: None)
+        (turn,) = await place.until({"a": "modified"})
+        assert turn.prompt == "Two"
+        values: Mapping[str, Any] = {"tool_name": SHELL, "tool_call_id": "late", "duration_ms": 500}
+        await first.report("PostToolUse", **values, timestamp=end.isoformat())
+        await place.until_done()
+        if tool == SHELL:
+            await second.run(lambda: project.write("b", b"second\n"))
+        else:
+            await second.edit("b", b"second\n")
         one, two = await place.until({"a": "modified"}, {"b": "modified"})
         assert (one.prompt, two.prompt) == ("One", "Two")
 
@@ -2008,3 +2035,15 @@ async def test_a_prompt_that_is_told_of_late_names_the_turn_that_hooks_have_told
         if not has_ended:
             await agent.report("Stop")
         await place.until_ended(turn.id)
+
+
+async def test_what_was_deleted_with_a_directory_may_be_gone_since_its_first_event() -> None:
+    witness = Witness(Activity())
+    witness.hear((), ())
+    first = time.time()
+    witness.hear([b"directory"], ())
+    await tick()
+    witness.hear([b"directory"], ())
+    told = witness.take(b"directory/file")
+    assert told is not None
+    assert told.begin <= first < told.end
