@@ -124,7 +124,12 @@ class Baseline:
             if look.first:
                 self._first.take(look, found)
             else:
-                self._compare(look, found, record)
+                try:
+                    self._compare(look, found, record)
+                except GitError:
+                    # The next look finds its files with the repository around it.
+                    if not self.indexes.is_gone(look.index.top):
+                        raise
         if anew:
             self._close_gaps()
         self._finish(began, found)
@@ -247,13 +252,16 @@ class Baseline:
         if any(path not in look.listing.gone and index.prefix + path not in self._evidence.listed for path in gone):
             # It has moved between the list and its inode.
             self._evidence.missed |= self._evidence.moved_from(index)
-        index.update(list(there))
-        index.drop(gone)
         names = [index.prefix + path for path in gone]
         if self._evidence.observed is not None:
-            self._evidence.observed.difference_update(index.prefix + path for path in look.paths)
-            # Written or deleted since they were read here: the index knows what is not recorded.
+            # Git may fail half way: the index knows what is not recorded.
+            self._evidence.observed.update(index.prefix + path for path in look.paths)
+        index.update(list(there))
+        index.drop(gone)
+        if self._evidence.observed is not None:
+            # Written or deleted since they were read here.
             later = [index.prefix + path for path in index.differing(there)]
+            self._evidence.observed.difference_update(index.prefix + path for path in look.paths)
             self._evidence.observed.update(later)
             names += later
         self._evidence.missed.update(self._evidence.listed[name] for name in names if name in self._evidence.listed)

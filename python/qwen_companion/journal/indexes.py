@@ -110,6 +110,10 @@ class Indexes:
         found = (each for each in self.nested if scope.startswith(f"{each}/"))
         return max(found, key=len, default=self._root)
 
+    def is_gone(self, scope: str) -> bool:
+        """Return whether the repository `scope` within the root has been deleted."""
+        return scope != self._root and not os.path.isdir(scope)
+
     def lends(self, index: Index) -> bool:
         """Return whether the repository of `index` keeps its objects when its directory is deleted."""
         repository, root = index.repository, self.root

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from qwen_companion.git import GitError
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.indexes import Indexes
@@ -131,7 +132,12 @@ class Lister:
                 found.left_out.append(f"{scope}: too many repositories in {self._root}")
                 found.hidden.update(os.fsencode(each) for each in (scope, *waiting) if each not in self._indexes.nested)
                 break
-            look = self._list(scope, found)
+            try:
+                look = self._list(scope, found)
+            except GitError:
+                if self._indexes.is_gone(scope):
+                    continue
+                raise
             looks.append(look)
             if os.path.isdir(own := os.path.join(look.index.top, ".git")):
                 found.repositories.add(own)

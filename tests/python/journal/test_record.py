@@ -327,6 +327,29 @@ def test_submodules_and_repositories_within_are_recorded(project: Project, tmp_p
     assert project.kinds(turn) == {"cloned/a.txt": "modified"}
 
 
+@pytest.mark.parametrize("method", ["changes", "update", "differing"])
+def test_what_was_in_a_repository_that_is_deleted_during_a_look_is_recorded(project: Project, method: str) -> None:
+    nested = Project(project.root / "nested")
+    nested.commit(a=b"a\n", b=b"b\n")
+    project.commit(c=b"c\n")
+    name = f"nested/{nested.root.name}"
+    turn = project.begin()
+    project.write(f"{name}/a", b"agent\n")
+
+    def call_and_delete(call: Callable[..., object], index: Index, *arguments: object) -> object:
+        if index.top != str(nested.root):
+            return call(index, *arguments)
+        (nested.root / "a").unlink()
+        result = None if method == "changes" else call(index, *arguments)
+        shutil.rmtree(nested.root)
+        return call(index, *arguments) if method == "changes" else result
+
+    project.scan_with(turn, Index, method, call_and_delete)
+    project.scan(turn)
+    assert project.kinds(turn) == {f"{name}/a": "deleted", f"{name}/b": "deleted"}
+    assert project.before(f"{name}/a", turn) == b"a\n"
+
+
 def test_a_worktree_and_a_directory_within_a_repository_are_recorded(project: Project, tmp_path: Path) -> None:
     project.write(".gitignore", b"*.log\n")
     project.write("in/a.txt", b"a\n")
