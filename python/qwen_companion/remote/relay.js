@@ -176,7 +176,7 @@ function identify(socket) {
     const ports = [socket.remotePort, socket.localPort];
     // A row may be passed over while the table changes.
     const found = socketOf(...ports) ?? socketOf(...ports);
-    if (found === undefined) return null; // it has ended
+    if (found === undefined || found.inode === "0") return null; // it has ended
     if (found.uid !== process.getuid() && found.uid !== 0) return null;
     const target = `socket:[${found.inode}]`;
     for (const pid of [...recent, ...fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name)).reverse()]) {

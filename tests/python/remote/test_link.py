@@ -399,6 +399,21 @@ async def test_another_user_there_is_not_let_in(home: Path, address: str) -> Non
         assert (ended.stdout, server.lines) == (b"", [])
 
 
+@needs_root
+async def test_another_user_there_who_is_gone_at_once_is_not_let_in(home: Path) -> None:
+    """To the system, a connection without a process is of root."""
+    async with linked(home) as (link, greeting, server):
+        port = await serve(link)
+        connect = f"exec 3<>/dev/tcp/127.0.0.1/{port}; echo theirs >&3"
+        os.kill(greeting.pid, signal.SIGSTOP)
+        await to_thread.run_sync(partial(subprocess.run, ["bash", "-c", connect], user=65534, check=True))
+        closed = f" 0100007F:{port:04X} 05 "
+        await until(lambda: closed in Path("/proc/net/tcp").read_text())
+        os.kill(greeting.pid, signal.SIGCONT)
+        assert await fetch(port) == SIZE
+        assert server.lines == [b"hello\n"]
+
+
 @pytest.mark.parametrize(
     ("shell", "start", "line"),
     [
