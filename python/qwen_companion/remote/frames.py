@@ -13,7 +13,7 @@ from typing import Any
 from qwen_companion import json_objects
 from qwen_companion.errors import CompanionError
 
-VERSION = 5
+VERSION = 6
 """The version of the frames and requests, as in the relay."""
 
 PIECE_BYTES = 64 * 1024

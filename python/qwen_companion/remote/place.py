@@ -284,10 +284,11 @@ class Place:
         """Listen there, write the files, and report the place as ready."""
         # The same port after a restart of this process lets CLIs reconnect.
         preferred = _PORTS[int(self._token[:8], 16) % len(_PORTS)]
-        port = (await link.request("serve", port=preferred)).get("port")
+        secrets = {HOOK_PATH: hook_secret(self._token), TOOL_PATH: tool_secret(self._token)}
+        port = (await link.request("serve", port=preferred, tokens=[self._token, *secrets.values()])).get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RequestError("the relay listens on no port")
-        self._keys = Keys(port, self._token, {HOOK_PATH: hook_secret(self._token), TOOL_PATH: tool_secret(self._token)})
+        self._keys = Keys(port, self._token, secrets)
         self._link = link
         self._set_reachable(self.wanted.name, True)
         self._streams.admit()

@@ -13,7 +13,7 @@
 const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
 const { execFile, execFileSync } = require("child_process");
 
-const VERSION = 5;
+const VERSION = 6;
 const KINDS = { hello: 0, open: 1, data: 2, end: 3, credit: 4, reset: 5, request: 6, reply: 7, event: 8, ping: 9, part: 10 };
 const HEAD = 9;
 const PIECE = 64 * 1024; // largest data in a frame
@@ -23,6 +23,7 @@ const MAX_READ = 1024 * 1024;
 const QUIET_MS = 45000; // without any frame from Emacs for so long, the pipe is broken
 const GATHER_MS = 20; // changes of files in this time are told together
 const MAX_STREAMS = 100;
+const MAX_STRANGERS = 50; // of them, which have shown no token; of more, the oldest is closed
 const MAX_LINEAGE = 30; // processes that are told of a CLI: it and those above it
 const EMPTY_STREAM = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nretry: 1500\n\n";
 const POLL_MS = 1000; // where the system does not tell of changes
@@ -82,12 +83,18 @@ function receive(data) {
 
 const streams = new Map();
 let lastStream = 0;
+let tokens = [];
 
 function accept(socket) {
-    const who = identify(socket);
-    if (who === null || streams.size >= MAX_STREAMS) return socket.destroy(); // null: of another user, or over
+    const who = identify(socket), strangers = [...streams.values()].filter((each) => each.isStranger);
+    if (who === null) return socket.destroy(); // of another user, or over
+    if (strangers.length >= MAX_STRANGERS || streams.size >= MAX_STREAMS) {
+        if (strangers.length === 0) return socket.destroy();
+        drop(strangers[0]);
+    }
     const stream = {
         id: ++lastStream, socket, who,
+        isStranger: true, // until it has shown a token
         isOpen: false, // whether Emacs was told of it, over any pipe
         kept: Buffer.alloc(0), // what the CLI has sent, without the `start` bytes of it that Emacs has taken
         start: 0, got: 0, passed: 0, // bytes of Emacs, and those of them that the CLI has taken
@@ -99,11 +106,14 @@ function accept(socket) {
     socket.on("error", () => {});
     socket.on("readable", () => pump(stream));
     socket.on("end", () => channel === null ? socket.destroy() : send(stream.id, KINDS.end));
-    socket.on("close", () => {
-        if (streams.delete(stream.id)) send(stream.id, KINDS.reset);
-    });
+    socket.on("close", () => drop(stream));
     if (channel !== null) open(stream);
     pump(stream);
+}
+
+function drop({ id, socket }) {
+    if (streams.delete(id)) send(id, KINDS.reset);
+    socket.destroy();
 }
 
 function open(stream) {
@@ -123,6 +133,7 @@ function pump(stream) {
         const data = socket.read(size);
         if (stream.answered) Object.assign(stream, { answered: false, method: data.toString("latin1", 0, 4) });
         stream.kept = Buffer.concat([stream.kept, data]);
+        if (stream.isStranger) stream.isStranger = !tokens.some((token) => stream.kept.includes(token));
         send(stream.id, KINDS.data, data);
     }
 }
@@ -444,7 +455,9 @@ function detach() {
     input.destroy();
     output.destroy();
     for (const { socket } of streams.values()) if (socket.readableEnded) socket.destroy();
-    holdTimer = setInterval(() => streams.forEach(giveUp), KEEP.hold * 1000);
+    holdTimer = setInterval(() => {
+        for (const stream of streams.values()) giveUp(stream) || (stream.isStranger && drop(stream));
+    }, KEEP.hold * 1000);
     lingerTimer = setTimeout(quit, KEEP.seconds * 1000);
     // Without a port there is no CLI to keep.
     if (!keeper.listening || !server.listening) quit();
@@ -1032,13 +1045,16 @@ const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: false }, 
 const BEGUN = { MERGE_HEAD: "merge", CHERRY_PICK_HEAD: "cherry-pick", REVERT_HEAD: "revert" };
 
 const REQUESTS = {
-    // Listen on the port that is preferred, else on any.
-    serve: ({ port }) => server.listening ? { port: server.address().port } : new Promise((resolve, reject) => {
+    // Listen on the port that is preferred, else on any, for CLIs that have one of `tokens`.
+    serve: ({ port, tokens: known }) => new Promise((resolve, reject) => {
+        const told = () => resolve({ port: server.address().port });
+        tokens = known;
+        if (server.listening) return told();
         server.once("error", () => {
             server.once("error", reject);
-            server.listen({ host: "127.0.0.1", port: 0 }, () => resolve({ port: server.address().port }));
+            server.listen({ host: "127.0.0.1", port: 0 }, told);
         });
-        server.listen({ host: "127.0.0.1", port }, () => resolve({ port: server.address().port }));
+        server.listen({ host: "127.0.0.1", port }, told);
     }),
     lay,
     look: ({ paths }) => ({ files: paths.map((file) => guarded(look, file)) }),

@@ -53,8 +53,8 @@ async def fetch(port: int) -> int:
     return len(data)
 
 
-async def serve(link: Link) -> int:
-    return (await link.request("serve", port=0))["port"]
+async def serve(link: Link, *tokens: str) -> int:
+    return (await link.request("serve", port=0, tokens=tokens))["port"]
 
 
 async def test_fifty_connections_at_once_are_carried(home: Path) -> None:
@@ -340,7 +340,7 @@ async def test_one_that_passes_bytes_on_ends_with_the_relay_behind_it(
             # Killed with bytes unread, it resets the connection.
             os.kill(left, signal.SIGSTOP)
             with anyio.move_on_after(0.5):
-                await link.request("serve", port=0)
+                await serve(link)
             os.kill(left, signal.SIGKILL)
             await anyio.sleep_forever()
     assert [path.name.split("-")[1] for path in (home / ".qwen/ide").iterdir()] == [str(left)]
@@ -412,6 +412,50 @@ async def test_another_user_there_who_is_gone_at_once_is_not_let_in(home: Path) 
         os.kill(greeting.pid, signal.SIGCONT)
         assert await fetch(port) == SIZE
         assert server.lines == [b"hello\n"]
+
+
+async def test_connections_without_a_token_keep_no_cli_out(home: Path) -> None:
+    async with linked(home, answer_bytes=1) as (link, _, server):
+        port = await serve(link, "s3cret")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST s3cret\n")
+        await reader.readexactly(1)
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_STREAMS)]
+        with anyio.fail_after(TIMEOUT_S):
+            assert await strangers[0][0].read() == b""
+        other, late = await asyncio.open_connection("127.0.0.1", port)
+        late.write(b"POST s3cret\n")
+        with anyio.fail_after(TIMEOUT_S):
+            assert await other.readexactly(1) == b"x"
+        assert not reader.at_eof()
+        assert [line for line in server.lines if line] == [b"POST s3cret\n"] * 2
+        for each in (writer, late, *(writer for _, writer in strangers)):
+            each.close()
+
+
+async def test_connections_without_a_token_are_not_held_while_the_line_is_broken(home: Path) -> None:
+    async with AsyncExitStack() as stack:
+        ports: list[int] = []
+        known: list[asyncio.StreamReader] = []
+        with pytest.RaisesGroup(LinkError):
+            async with linked(home, apart(), linger=60, hold=0.1, answer_bytes=0) as (link, _, server):
+                ports.append(await serve(link, "s3cret"))
+                reader, writer = await asyncio.open_connection("127.0.0.1", *ports)
+                stack.callback(writer.close)
+                known.append(reader)
+                writer.write(b"POST s3cret\n")
+                await server.asked.wait()
+                cut()
+                await anyio.sleep_forever()
+        for _ in range(2):
+            stranger, writer = await asyncio.open_connection("127.0.0.1", *ports)
+            stack.callback(writer.close)
+            writer.write(b"POST theirs\n")
+            with anyio.fail_after(TIMEOUT_S):
+                assert await stranger.read() == b""
+        assert not known[0].at_eof()
+        async with linked(home, apart(), linger=60):
+            pass
 
 
 @pytest.mark.parametrize(
