@@ -19,7 +19,7 @@ class Base(Enum):
 
 
 class Value(Enum):
-    """A value that can be told to a CLI."""
+    """A value that a discovery file or a variable can contain."""
 
     PORT_NUMBER = "port as a number"
     PORT_STRING = "port as a string"
@@ -31,7 +31,7 @@ class Value(Enum):
 
 
 class Pids(Enum):
-    """The processes a file is written for, one file each."""
+    """The process ids in a file's name; a file is written for each."""
 
     NONE = "its name holds no process id"
     EDITOR = "Emacs"
@@ -84,8 +84,8 @@ SPECIFIED_FILE = File(
     content=_SPECIFIED_CONTENT,
 )
 
-# Read by Qwen Code 0.1.4 in Gemini's directory: its fork had not renamed it yet.  It takes the one process its walk
-# ends at, and asks no other.
+# Qwen Code 0.1.4 reads this in Gemini's directory, as its fork still had that name.  It reads the file of one process
+# only: the one at which its walk ends.
 FORK_FILE = File(
     label="file for Qwen Code 0.1",
     without="newer ones connect all the same",
@@ -115,8 +115,8 @@ LOCK_FILE = File(
     ),
 )
 
-# Spec G-D2, G-D3.  Up to 0.30 Gemini CLI takes the one process its walk ends at; 0.34 and later read all files that
-# are the user's own, and prefer that process's, then those of living ones, then the highest number.
+# Spec G-D2, G-D3.  Up to 0.30, Gemini CLI reads only the file of the process at which its walk ends.  0.34 and later
+# read all files that the user owns.  They prefer that process, then living ones, then the highest number.
 GEMINI_FILE = File(
     label="file for Gemini CLI",
     without="Gemini CLI does not connect",
@@ -127,8 +127,8 @@ GEMINI_FILE = File(
     content=_SPECIFIED_CONTENT,
 )
 
-# Both of a family, in every terminal: with one missing, the question of Qwen Code whether to connect ends in a failed
-# installation.  Never the token: the environment is inherited by everything a terminal starts.
+# Every terminal has both variables of a family.  With one missing, Qwen Code offers to connect and then fails to
+# install an extension.  The token is never among them: all that a terminal starts inherits its environment.
 QWEN_VARIABLES: Variables = (
     ("QWEN_CODE_IDE_SERVER_PORT", Value.PORT_STRING),  # Spec D6.
     ("QWEN_CODE_IDE_WORKSPACE_PATH", Value.WORKSPACE),
@@ -146,20 +146,21 @@ DIALECTS = (
     Dialect("Qwen Code 0.1", FORK_FILE, QWEN_VARIABLES),
     # 0.5.2, 0.7.1, 0.10.1: the one file whose port the variable names; without the variable, none.
     Dialect("Qwen Code 0.5 to 0.10", LOCK_FILE, QWEN_VARIABLES),
-    # 0.12.0: the one the variable names; without the variable, the newest that has the working directory.
+    # 0.12.0: the one the variable names; without the variable, the newest whose roots contain the working directory.
     Dialect("Qwen Code 0.12", LOCK_FILE, QWEN_VARIABLES),
-    # 0.15.10 to 0.24.4: the one the variable names if it is usable, else the newest that has the working directory.
+    # 0.15.10 to 0.24.4: the one the variable names if it is usable, else the newest whose roots contain the working
+    # directory.
     Dialect("Qwen Code 0.15 and later", LOCK_FILE, QWEN_VARIABLES),
     # 0.8.2, 0.22.4, 0.30.0: the variable decides between several files of one process.
     Dialect("Gemini CLI 0.8 to 0.30", GEMINI_FILE, _GEMINI_VARIABLES),
-    # 0.34.0, 0.61.0: the variable decides between several files that have the working directory.
+    # 0.34.0, 0.61.0: the variable decides between several files whose roots contain the working directory.
     Dialect("Gemini CLI 0.34 and later", GEMINI_FILE, _GEMINI_VARIABLES),
-    # (0.6.1 believes in an editor only where TERM_PROGRAM is vscode; 0.2.2 sends no token and cannot be served.)
+    # (Without rows: 0.6.1 accepts an editor only if TERM_PROGRAM is vscode; 0.2.2 sends no token and cannot be served.)
 )
 
 
 def in_effect(dialects: Sequence[Dialect]) -> tuple[tuple[File, ...], Variables]:
-    """Return the files and variables for `dialects`, each once."""
+    """Return the files and variables of `dialects`, without repetitions."""
     files = dict.fromkeys(row.file for row in dialects)
     variables = dict.fromkeys(variable for row in dialects for variable in row.variables)
     return tuple(files), tuple(variables)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which process a CLI takes for its editor (spec D1).
+"""Find the processes that a CLI may hold to be its editor (spec D1).
 
-All generations of both CLIs look for it in the same way.  From the CLI upward they stop at the first process that is
-a shell by its command, and take the parent of the shell's parent, since VS Code has a helper in between; if that is
-not above process 1, the shell's parent.  Without a shell they take the last process below process 1.
+All generations of both CLIs search in the same way.  From the CLI upward they stop at the first process whose command
+is a shell.  Their result is the parent of the shell's parent, since VS Code has a helper in between, or the shell's
+parent if its own parent is process 1.  Without a shell, it is the last process below process 1.
 
 Emacs starts a shell, or the CLI, without a helper.  So they arrive at
 
 - the parent of Emacs, or at Emacs if that has none, from a shell that Emacs has started;
 - Emacs, from a shell started by such a shell, and from one below a helper of Emacs;
-- where the walk goes on from Emacs, when Emacs has started the CLI itself or a shell they do not know for one: a login
-  shell is shown as "-zsh".
+- the end of the walk from Emacs upward, if Emacs has started the CLI itself, or a shell that they do not recognize: a
+  login shell is shown as "-zsh".
 
-Shells nested deeper have a process number that nobody knows beforehand.
+From shells nested deeper they arrive at a process whose number cannot be known beforehand.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from qwen_companion.processes import parent_of
 SHELLS = frozenset(("zsh", "bash", "sh", "tcsh", "csh", "ksh", "fish", "dash"))
 
 MAX_STEPS = 32
-"""How many processes a walk looks at; it takes the next one then."""
+"""Most processes in a walk; the next one is its result then."""
 
 
 def editor_pids(pid: int) -> tuple[int, ...]:
-    """Return the processes that a CLI in a terminal of Emacs, process `pid`, may take for its editor; Emacs first."""
+    """Return the processes that a CLI in a terminal of Emacs, process `pid`, may hold to be its editor; Emacs first."""
     candidates = [pid]
     parent = parent_of(pid)
     if parent > 1:
@@ -40,9 +40,9 @@ def editor_pids(pid: int) -> tuple[int, ...]:
 
 
 def ancestors(pid: int) -> tuple[int, ...]:
-    """Return the processes above `pid`, its parent first: unless one of them ends, `editor_pids` stays the same.
+    """Return the processes above `pid`, its parent first.
 
-    Or unless one of them executes another program.
+    While none of them ends or executes another program, `editor_pids` stays the same.
     """
     found: list[int] = []
     while (pid := parent_of(pid)) > 1 and len(found) < MAX_STEPS:
@@ -51,9 +51,9 @@ def ancestors(pid: int) -> tuple[int, ...]:
 
 
 def _walk(pid: int) -> int:
-    """Return where the walk ends that has come to `pid` without having met a shell."""
+    """Return the result of a walk that has reached `pid` without meeting a shell."""
     current = pid
-    # The CLI itself was looked at before.
+    # The CLI itself was the first step.
     for _ in range(MAX_STEPS - 1):
         parent = parent_of(current)
         if _is_shell(current):
@@ -66,7 +66,7 @@ def _walk(pid: int) -> int:
 
 
 def _is_shell(pid: int) -> bool:
-    """Return whether the first word of the command of `pid`, as `ps` shows it, is that of a shell."""
+    """Return whether the command of process `pid`, as `ps` shows it, begins with the name of a shell."""
     try:
         words = psutil.Process(pid).cmdline()
     except (psutil.Error, ValueError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Writing, renewing and removing the discovery files (spec D1-D6, L1, L2).
+"""Write, renew and remove the discovery files (spec D1-D6, L1, L2).
 
-Everything is done relative to directories held open, each checked to be ours when it was opened, so nobody can slip in
-another one between the check and the use.
+All paths are relative to directories that are held open, and whose owner was checked when they were opened.  So nobody
+can exchange a directory between the check and the use.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from qwen_companion.processes import has_ended, process_space, start_of
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
 
 MARKER = "qwenCompanion"
-"""Key of our own in each file: `{"space": NAME, "pid": N, "started": TEXT}` of the Emacs it stands for.
+"""Our own key in each file, `{"space": NAME, "pid": N, "started": TEXT}`, which identifies its Emacs.
 
-A home directory may be shared by several machines or containers, whose process numbers say nothing to each other: see
+Several machines or containers may share a home directory, and a process number is unique in one of them only: see
 `processes.process_space`.
 """
 
@@ -40,7 +40,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Publication:
     """The result of publishing: the `environment` for terminals, and `warnings` for the user about files left out.
 
-    `reachable`: there is a root that CLIs were told of.
+    `reachable`: at least one root was published.
     """
 
     reachable: bool
@@ -50,7 +50,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class _Owner:
-    """The Emacs a file stands for; the fields are those of `MARKER`."""
+    """The Emacs that a file belongs to; the fields are those of `MARKER`."""
 
     space: str
     pid: int
@@ -58,11 +58,11 @@ class _Owner:
 
 
 class _UnsafeError(Exception):
-    """A directory cannot be used; the text says which and why."""
+    """A directory cannot be used; the message names it and the reason."""
 
 
 class Discovery:
-    """The discovery files of one Emacs.  Its methods wait for the disk: not for the event loop."""
+    """The discovery files of one Emacs.  Its methods block on disk I/O; never call them on the event loop."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Discovery:
         environ: Mapping[str, str],
         dialects: Sequence[Dialect] = DIALECTS,
     ) -> None:
-        """`environ` is the environment the CLI's directories are found by."""
+        """`environ` locates the directories of the CLIs."""
         self._pid = editor_pid
         self._pids = editor_pids(editor_pid)
         self._owner = _Owner(process_space(), editor_pid, start_of(editor_pid) or "")
@@ -88,13 +88,13 @@ class Discovery:
         self._cleared: set[File] = set()
 
     def publish(self, roots: Sequence[str]) -> Publication:
-        """Put the files on disk, or rewrite them, for `roots`: absolute paths without trailing slash."""
+        """Write the files, or rewrite them, for `roots`: absolute paths without trailing slash."""
         with self._lock:
             warnings: list[str] = []
             usable: list[str] = []
             for root in roots:
                 if os.pathsep in root:
-                    # There is no way to quote it, and half of it may be another directory.
+                    # It cannot be quoted, and a part of it may be the name of another directory.
                     warnings.append(f"{root} is left out: a CLI cannot be told of a directory with {os.pathsep!r}")
                 else:
                     usable.append(root)
@@ -108,9 +108,9 @@ class Discovery:
             return Publication(bool(usable), environment, tuple(warnings))
 
     def renew(self) -> tuple[str, ...]:
-        """Write missing files: somebody else has removed them, or they could not be written before.
+        """Write the missing files: those that were removed by others, and those that could not be written before.
 
-        Returns messages for the user: the files that cannot be written any more, once, and those that can again.
+        Return messages for the user: about each file that cannot be written any more, once, and each that can again.
         """
         with self._lock:
             warnings: list[str] = []
@@ -118,9 +118,9 @@ class Discovery:
             return tuple(warnings)
 
     def follow_ancestors(self) -> tuple[str, ...]:
-        """Rename the files when the processes above Emacs are no longer the same.
+        """Rename the files if the processes above Emacs have changed.
 
-        They change when a terminal is closed under Emacs, and when a daemon has finished starting.
+        They change when the terminal of Emacs is closed, and when a daemon has finished starting.
         """
         with self._lock:
             warnings: list[str] = []
@@ -131,12 +131,12 @@ class Discovery:
             return tuple(warnings)
 
     def paths(self) -> tuple[str, ...]:
-        """Return the names of the files this object has written and not removed."""
+        """Return the paths of the files that this object has written and not removed."""
         with self._lock:
             return tuple(sorted(self._path(file, name) for file, name in self._written))
 
     def remove(self) -> None:
-        """Remove the files this object has written, and directories that are empty then; it writes no more."""
+        """Remove the files of this object and directories that are then empty; write no more."""
         with self._lock:
             self._closed = True
             files = {file for file, _ in self._written}
@@ -166,7 +166,7 @@ class Discovery:
         return tuple(dict.fromkeys(file.name.format(pid=pid, port=self._port) for pid in pids))
 
     def _write(self, warnings: list[str], anew: bool = False) -> None:
-        """Write the wanted files and remove others; existing ones are overwritten only `anew`."""
+        """Write the wanted files and remove others; overwrite existing ones only if `anew`."""
         if self._closed:
             return
         names = {file: self._names(file) for file in self._wanted}
@@ -190,7 +190,7 @@ class Discovery:
         try:
             self._write_into_directory(file, names, anew)
         except FileNotFoundError:
-            # Another Emacs has ended and removed the directory, empty still, after we had opened it.
+            # Another Emacs has ended and removed the empty directory after we had opened it.
             self._write_into_directory(file, names, anew)
 
     def _write_into_directory(self, file: File, names: Sequence[str], anew: bool) -> None:
@@ -201,21 +201,21 @@ class Discovery:
                     self._written[file, name] = self._wanted[file]
             if file not in self._cleared:
                 self._cleared.add(file)
-                with contextlib.suppress(OSError):  # Our own files are written already.
+                with contextlib.suppress(OSError):  # Only a leftover: our own files are written.
                     self._clear_stale(directory, file, names)
 
     def _path(self, file: File, name: str) -> str:
         return os.path.join(directory_of(file, self._environ), name)
 
     def _remove(self, file: File, name: str) -> None:
-        """Remove one of our files unless somebody has put another in its place."""
+        """Remove one of our files unless another one has replaced it."""
         data = self._written.pop((file, name))
         with contextlib.suppress(OSError, _UnsafeError), self._directory(file) as (directory, _):
             if _read(directory, name) == data:
                 os.unlink(name, dir_fd=directory)
 
     def _remove_empty(self, file: File) -> None:
-        """Remove the directories made for `file` in the shared temporary directory, where another user needs them."""
+        """Remove the directories of `file` from the shared temporary directory, where they would block other users."""
         if file.base is not Base.TEMPORARY:
             return
         path, parts, _ = _place(file, self._environ)
@@ -231,9 +231,9 @@ class Discovery:
                 os.rmdir(part, dir_fd=parent)
 
     def _clear_stale(self, directory: int, file: File, keep: Sequence[str]) -> None:
-        """Remove files of this kind that we left for an Emacs that has died, or for this one on another port.
+        """Remove the files of this kind that belong to an Emacs that has died, or to this one on another port.
 
-        Also those that a backend was writing when it was killed, see `_replace`.
+        Remove the temporary files of killed backends too, see `_replace`.
         """
         whole = re.escape(file.name).replace(r"\{pid\}", r"\d+").replace(r"\{port\}", r"\d+")
         pattern = re.compile(rf"{whole}|\.{whole}\.[0-9a-f]{{8}}")
@@ -251,8 +251,8 @@ class Discovery:
     def _directory(self, file: File, create: bool = False) -> Generator[tuple[int, str], None, None]:
         """Yield the open directory of `file` and its path.
 
-        :raises _UnsafeError: when it is not safe to use
-        :raises OSError: when it cannot be opened
+        :raises _UnsafeError: if it is not safe to use
+        :raises OSError: if it cannot be opened
         """
         path, parts, ours = _place(file, self._environ)
         if ours and create:
@@ -275,7 +275,7 @@ class Discovery:
 def _enter(parent: int, name: str, path: str, create: bool, follow: bool) -> int:
     """Open the directory `name` in `parent`; `path` is its name for messages.
 
-    With `follow`, a symbolic link of the user's own may stand there: below a home directory nobody else can replace it.
+    With `follow`, it may be a symbolic link of the user's own: below a home directory nobody else can replace that.
     """
     try:
         if create:
@@ -294,15 +294,15 @@ def _enter(parent: int, name: str, path: str, create: bool, follow: bool) -> int
 
 
 def directory_of(file: File, environ: Mapping[str, str]) -> str:
-    """Return the directory in which CLIs with `environ` look for `file`."""
+    """Return the directory in which CLIs with `environ` search for `file`."""
     top, directories, _ = _place(file, environ)
     return os.path.join(top, *directories)
 
 
 def _place(file: File, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...], bool]:
-    """Return the directory to start from, the names to enter from it, and whether it has to be the user's own.
+    """Return the directory to start from, the names to enter from it, and whether the user has to own it.
 
-    The start is taken as the user gave it, links and all; for the names after it, see `_enter`.
+    The start may contain links, as the user chose it; for the names after it, see `_enter`.
     """
     if file.base is Base.TEMPORARY:
         names = ("TMPDIR", "TMP", "TEMP")
@@ -329,10 +329,10 @@ def _check_ours(found: os.stat_result, path: str) -> None:
 
 
 def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -> None:
-    """Put `data` at `name` in `directory`, which is `path`, in one step: a reader sees the old file or the new one.
+    """Put `data` at `name` in `directory`, whose path is `path`, in one step: readers see the old file or the new one.
 
-    A file of the same `owner` keeps its time: among several, a CLI takes the newest, which is to be the newest Emacs
-    and not the one whose projects have changed last.
+    A file of the same `owner` keeps its time.  Of several files a CLI chooses the newest.  That should be the file of
+    the newest Emacs, not of the one whose projects have changed last.
     """
     path = os.path.join(path, name)
     try:
@@ -356,9 +356,9 @@ def _replace(directory: int, path: str, name: str, data: bytes, owner: _Owner) -
 
 
 def _times_of_ours(directory: int, path: str, name: str, owner: _Owner) -> tuple[int, int] | None:
-    """Return the times of the file at `name` if it is `owner`'s.
+    """Return the times of the file at `name` if it belongs to `owner`.
 
-    :raises _UnsafeError: for a file that we cannot have written
+    :raises _UnsafeError: if it is not of a kind that we write
     """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -392,7 +392,7 @@ def _read(directory: int, name: str) -> bytes | None:
 
 
 def _owner(data: bytes | None) -> _Owner | None:
-    """Return the process that the mark in `data`, a discovery file, names; None without a mark of ours."""
+    """Return the owner named by the mark in `data`, a discovery file; None without a mark of ours."""
     mark = as_object((read_object(data or b"") or {}).get(MARKER))
     space, pid, started = (mark.get(key) for key in ("space", "pid", "started"))
     if not isinstance(space, str) or not isinstance(pid, int) or not isinstance(started, str):

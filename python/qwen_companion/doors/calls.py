@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A call of a hook on its way from the server to what answers it, and the reply."""
+"""The calls of hooks, and the replies to them, between the HTTP server and the handler."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from qwen_companion.sockets import Connection
 class HookCall:
     """One call of a hook, with the report `data`.
 
-    `shortened`: long texts of the report are missing.  `before_edit`: without an answer, the edit is not to be made.
-    `gone` is set when nobody waits for the reply.
+    `shortened`: long texts of the report are missing.  `before_edit`: the edit must not be made without an answer.
+    `gone` is set when the caller no longer waits for the reply.
     """
 
     data: bytes
@@ -57,7 +57,7 @@ class RemotePlaces(Protocol):
     async def lay_plan(self, place: str, text: str) -> str:
         """Write the plan `text` to a temporary file at `place`; return its name there.
 
-        :raises CompanionError: when it cannot be written
+        :raises CompanionError: if it cannot be written
         """
         ...
 
@@ -67,7 +67,7 @@ PendingReply = Callable[[], Awaitable[Reply]]
 
 
 async def no_decision() -> Reply:
-    """Return the reply with which the CLI goes on as if it had not asked: a `PendingReply`."""
+    """Return the reply after which the CLI continues as without hooks: a `PendingReply`."""
     return Reply()
 
 

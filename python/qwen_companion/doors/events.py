@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The events that a CLI reports to its hooks, and what it can be answered."""
+"""The events that a CLI reports to its hooks, and the possible answers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EXIT_PLAN = "exit_plan_mode"
 TODO = "todo_write"
 
 _REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*(?=\S)", re.DOTALL)
-"""What Qwen Code puts before the first prompt in a worktree."""
+"""Qwen Code puts this before the first prompt in a worktree."""
 
 
 class Event(BaseModel):
-    """The members of all events; an event of an unknown kind has no others.
+    """The fields that all events have; an event of an unknown kind has no others.
 
-    `transcript_path` is the file in which the CLI records the conversation.
-    `cwd` is the directory of the project, `timestamp` the time of the event as JavaScript writes it: a later one is the
-    greater string.  `prompt_id` is the same for all events of one turn.  `agent_id` is that of a subagent, None for the
-    conversation with the user.
-    Versions that send no `prompt_id`, 0.21.2 for one, send `agent_id` only where a subagent starts and stops.
+    `transcript_path` is the file in which the CLI records the conversation.  `cwd` is the directory of the project,
+    `timestamp` the time of the event as JavaScript writes it: a later one is the greater string.  All events of a turn
+    have the same `prompt_id`.  `agent_id` names a subagent; it is None in the conversation with the user.
+
+    Versions that send no `prompt_id`, such as 0.21.2, send `agent_id` only at the start and stop of a subagent.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -43,7 +43,7 @@ class Event(BaseModel):
 
     @property
     def mode(self) -> str | None:
-        """The approval mode as the CLI's settings spell it; None where the event does not tell."""
+        """The approval mode as spelled in the CLI's settings; None if the event does not contain it."""
         return None if self.permission_mode is None else self.permission_mode.replace("_", "-")
 
     @property
@@ -53,7 +53,7 @@ class Event(BaseModel):
 
 
 class SessionStart(Event):
-    """A conversation begins: the CLI has started, or was told to forget the one before."""
+    """A conversation begins: the CLI has started, or was told to clear the previous one."""
 
     name = "SessionStart"
     model: str | None = None
@@ -71,7 +71,7 @@ def _without_reminder(prompt: str) -> str:
 
 
 class UserPromptSubmit(Event):
-    """A prompt goes to the model, here without what the CLI puts before it.  It is "" when only a turn goes on."""
+    """A prompt goes to the model, without the text that the CLI puts before it.  It is "" if a turn only continues."""
 
     name = "UserPromptSubmit"
     prompt: Annotated[str, AfterValidator(_without_reminder)] = ""
@@ -85,7 +85,7 @@ class UserPromptSubmit(Event):
 class Stop(Event):
     """The turn is over.  `context_usage` is a share of the context window; `input_tokens` are tokens.
 
-    `last_assistant_message` is what the model said at the end.
+    `last_assistant_message` is the model's last message.
     """
 
     name = "Stop"
@@ -95,7 +95,7 @@ class Stop(Event):
 
 
 class StopFailure(Event):
-    """The turn has ended with an `error` of the model's service, or in a loop; there is no Stop."""
+    """The turn has ended with an `error` of the model's service, or in a loop; no Stop follows."""
 
     name = "StopFailure"
     error: str = ""
@@ -104,7 +104,7 @@ class StopFailure(Event):
 class AttentionRequest(Event):
     """The CLI wants the user's attention.
 
-    It waits for no answer to this, so an event that comes before may be a later one.
+    The CLI does not wait for an answer to this, so it may arrive after later events.
     """
 
     name = "Notification"
@@ -126,7 +126,7 @@ class SubagentStop(Event):
 
 
 class ToolEvent(Event):
-    """A tool that is called with `tool_input`.  `tool_call_id` tells this call from others, None in older versions."""
+    """A call of a tool with `tool_input`.  `tool_call_id` identifies the call, None in older versions."""
 
     tool_name: str = ""
     tool_input: dict[str, Any] = {}
@@ -134,19 +134,19 @@ class ToolEvent(Event):
 
 
 class PermissionRequest(ToolEvent):
-    """A tool may run only if it is permitted; the CLI asks its hooks before it asks the user."""
+    """A tool needs permission; the CLI asks its hooks before it asks the user."""
 
     name = "PermissionRequest"
 
 
 class PreToolUse(ToolEvent):
-    """A tool is about to run; all questions of the CLI's own have been answered."""
+    """A tool is about to run; the CLI has asked all its own questions."""
 
     name = "PreToolUse"
 
 
 class EndedTool(ToolEvent):
-    """A tool has ended after `duration_ms`, without the time it waited for hooks; None in older versions."""
+    """A tool has ended after `duration_ms`, without the time spent in hooks; None in older versions."""
 
     duration_ms: float | None = None
 
@@ -159,13 +159,13 @@ class PostToolUse(EndedTool):
 
     @property
     def new_content(self) -> str | None:
-        """The text that an edit has left in its file, with LF and without a byte order mark; None for none."""
+        """The text of the file after an edit, with LF and without a byte order mark; None for none."""
         found = as_object(as_object(self.tool_response).get("returnDisplay")).get("newContent")
         return found if isinstance(found, str) else None
 
 
 class PostToolUseFailure(EndedTool):
-    """A tool has failed with `error`.  What it had done by then stays done."""
+    """A tool has failed with `error`.  Its effects until then remain."""
 
     name = "PostToolUseFailure"
     error: str = ""
@@ -178,7 +178,7 @@ class _EndedCall(BaseModel):
 
 
 class PostToolBatch(Event):
-    """All calls that the model has made in one answer have ended."""
+    """All calls that the model made in one answer have ended."""
 
     name = "PostToolBatch"
     tool_calls: list[_EndedCall] = []
@@ -201,11 +201,11 @@ class _Name(BaseModel):
 
 
 _SURROGATES = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.")
-"""Matches an escape in JSON: a pair of surrogates, half a pair, which is the group, or another one."""
+"""Matches an escape in JSON: a surrogate pair, half a pair (the group), or another escape."""
 
 
 def parse_event(data: bytes) -> Event | None:
-    """Return the event in the JSON `data`, a plain `Event` for an unknown or malformed one; None for no object.
+    """Return the event in the JSON `data`, a plain `Event` for an unknown or malformed one; None if it is no object.
 
     Half a surrogate pair is replaced by U+FFFD, as Node.js does when it writes it to a file.
     """
@@ -227,30 +227,30 @@ _TAKE_CONTEXT = frozenset(kind.name for kind in (SessionStart, UserPromptSubmit,
 Answer = dict[str, Any]
 
 NO_DECISION: Answer = {}
-"""The CLI goes on as if it had not asked."""
+"""The CLI continues as without hooks."""
 
 
 def deny(message: str) -> Answer:
-    """Return the answer to a request for permission that the tool may not run; the model reads `message`."""
+    """Return the answer to a permission request that denies the tool; the model reads `message`."""
     decision = {"behavior": "deny", "message": message}
     return {"hookSpecificOutput": {"hookEventName": PermissionRequest.name, "decision": decision}}
 
 
 def ask(reason: str) -> Answer:
-    """Return the answer that the terminal asks whether the tool may run, and shows `reason`.
+    """Return the answer that makes the terminal ask whether the tool may run; it shows `reason`.
 
-    Where there is nobody to ask, the tool does not run, and the model reads `reason`.
+    Without a user to ask, the tool does not run, and the model reads `reason`.
     """
     return _before_tool("ask", reason)
 
 
 def refuse(reason: str) -> Answer:
-    """Return the answer that the tool does not run; the model reads `reason`."""
+    """Return the answer that stops the tool; the model reads `reason`."""
     return _before_tool("deny", reason)
 
 
 def refuses(answer: Answer) -> bool:
-    """Return whether `answer` is one of `refuse`."""
+    """Return whether `answer` was made by `refuse`."""
     return answer.get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
 
 
@@ -260,19 +260,19 @@ def _before_tool(decision: str, reason: str) -> Answer:
 
 
 def add_context(event: Event, text: str) -> Answer:
-    """Return the answer that has the model read `text` with `event`; no decision where the CLI adds nothing to it."""
+    """Return the answer that adds `text` to `event` for the model; no decision if the CLI adds none to such events."""
     if event.name not in _TAKE_CONTEXT:
         return NO_DECISION
     return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
 
 
 def block(reason: str) -> Answer:
-    """Return the answer that a prompt does not go to the model; the user reads `reason`."""
+    """Return the answer that withholds a prompt from the model; the user reads `reason`."""
     return {"decision": "block", "reason": reason}
 
 
 def describe(answer: Answer) -> str:
-    """Return `answer`, one of those above, in words for a person."""
+    """Describe `answer`, one of those above, for a person."""
     output = answer.get("hookSpecificOutput", {})
     decision = output.get("decision", {})
     if decision.get("behavior") == "deny":

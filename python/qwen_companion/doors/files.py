@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that a CLI edits, as a review reads and writes them: on this machine, or at another place."""
+"""The files that a CLI edits, local or remote, as a review reads and writes them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Files(Protocol):
         ...
 
     async def review_file(self, path: str, /) -> str:
-        """Return the file of this machine that has the text of `path`, for a review.
+        """Return a local file with the text of `path`, for a review.
 
-        :raises TargetError: when it cannot be given a new text in a review
+        :raises TargetError: if a review cannot change the file
         """
         ...
 
     async def write(self, path: str, expected: bytes | None, data: bytes, /) -> None:
-        """Have the file `path` hold `data` if it holds what is `expected`, None for no file.
+        """Replace the contents of the file `path`, which must be `expected` (None: no file), by `data`.
 
-        :raises OSError: when it does not, or cannot be written
+        :raises OSError: if they are not, or the file cannot be written
         """
         ...
 
@@ -64,19 +64,19 @@ def _write(path: str, expected: bytes | None, data: bytes) -> None:
     if found != expected:
         raise OSError(errno.EBUSY, CHANGED)
     if status is not None and (status.st_nlink > 1 or status.st_uid != os.geteuid()):
-        # Another file in its place would have fewer names, or another owner.
+        # Replacing the file would lose its hard links and its owner.
         with open(path, "r+b", buffering=0) as file:
             try:
                 _replace(file, data)
             except OSError:
-                # Its own blocks are enough for that, also on a full disk.
+                # Overwriting needs no new blocks, so it works on a full disk.
                 _replace(file, found or b"")
                 raise
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = os.path.join(os.path.dirname(path), f".qwen-companion-{secrets.token_hex(6)}")
     try:
-        # With the permissions that any new file gets.
+        # With the permissions of any new file.
         with open(temporary, "xb") as file:
             file.write(data)
             if status is not None:
@@ -89,7 +89,7 @@ def _write(path: str, expected: bytes | None, data: bytes) -> None:
 
 
 def _replace(file: io.FileIO, data: bytes) -> None:
-    """Let `file` have `data`; OSError with a part of it written."""
+    """Replace the contents of `file` by `data`; after an OSError a part of it may be written."""
     file.seek(0)
     left = memoryview(data)
     while left:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Calls of tools whose hook waits while the user decides in Emacs.
 
-A CLI waits for a hook for a minute at most.  Before that the hook is answered, the terminal asks, without limit, and is
-answered from here: by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
+A CLI waits for a hook for a minute at most.  Before that, the hook is answered so that the terminal asks, which has no
+limit.  The backend answers the terminal by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BUSY = "Emacs is busy and shows no review."
 
 @dataclass(frozen=True)
 class Limits:
-    """Most seconds to wait.
+    """Time limits, in seconds.
 
-    - `open_s`: for Emacs to begin a review; after that the terminal asks.
-    - `hold_s`: with the answer to a hook.
-    - `return_s`: for a model to repeat its call.
-    - `confirm_s`: for the terminal to ask after its hook was answered.
-    - `key_s`: for the terminal to react to a key.
+    - `open_s`: until Emacs begins a review; after that the terminal asks.
+    - `hold_s`: until a hook is answered.
+    - `return_s`: until the model repeats its call.
+    - `confirm_s`: until the terminal asks, after its hook was answered.
+    - `key_s`: until the terminal reacts to a key.
     """
 
     open_s: float = 10.0
@@ -54,9 +54,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Asker:
-    """The CLI that asks: its process, and its `label` for the user; `session` names it to Emacs.
+    """The CLI that asks: its process, and its `label` for the user; `session` is its id in Emacs.
 
-    `files` are those of the machine where it runs, None where that is not served.
+    `files` are those of the machine where it runs, None if that is not served.
     """
 
     peer: Peer
@@ -67,10 +67,10 @@ class Asker:
 
 @dataclass(eq=False)
 class Held:
-    """A call of `asker`, which its hook reports by `event`, and its `proposal` in Emacs.
+    """A call of `asker`, reported by its hook as `event`, and its `proposal` in Emacs.
 
-    `files` answer in its terminal, which had asked the questions with the ids `before` earlier.  `decided` is set with
-    the `decision`, or when nobody waits for one any more; `dialog` when a hook reports that the terminal asks.
+    Its terminal is answered through `files`; it had already asked the requests with the ids `before`.  `decided` is set
+    with the `decision`, or when the call is abandoned; `dialog` when a hook reports that the terminal asks.
     `is_asked`: the terminal asks, or is about to.
     """
 
@@ -86,12 +86,12 @@ class Held:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process id."""
         return self.asker.peer.pid
 
     @property
     def by_keys(self) -> bool:
-        """Whether keys reach its terminal."""
+        """Whether its terminal can be answered by keys."""
         return self.asker.peer.terminal is not None
 
     @property
@@ -118,9 +118,9 @@ class HeldCalls(Generic[HeldT]):
         """By the ids of their proposals."""
 
     async def _begin_review(self, held: HeldT, label: str, text: str, gone: anyio.Event) -> str | None:
-        """Have `text` of `held` shown; return None, or the reason why it is not.
+        """Show `text` of `held` in Emacs; return None, or the reason why it is not shown.
 
-        That is `BUSY` when Emacs has not answered in time, or when `gone` was set first.
+        The reason is `BUSY` if Emacs has not answered in time, or if `gone` was set first.
         """
         answers: list[str | None] = []
 
@@ -152,7 +152,7 @@ class HeldCalls(Generic[HeldT]):
         raise NotImplementedError
 
     async def _request(self, held: HeldT) -> str:
-        """Wait until the terminal asks about `held`; return the id of its request, "" where keys answer.
+        """Wait until the terminal asks about `held`; return the id of its request, "" if keys answer it.
 
         :raises PromptError: if it does not ask
         """
@@ -172,14 +172,14 @@ class HeldCalls(Generic[HeldT]):
         raise PromptError("the terminal takes no answer from Emacs")
 
     async def _send_prompt(self, files: TerminalFiles, prompt: str) -> None:
-        """Send the user's words to the CLI with `files` as the next `prompt`."""
+        """Send the user's text to the CLI with `files` as the next `prompt`."""
         try:
             await in_thread(append_prompt, files.directory, files.answers, prompt)
         except PromptError as error:
             self._editor.warn(f"{error}; the model has not got your text")
 
     def _abandon(self, held: HeldT, reason: str) -> None:
-        """Tell Emacs for which `reason` nobody waits for `held` any more."""
+        """Close the proposal of `held` in Emacs, for `reason`."""
         self._editor.abandon(held.proposal, reason)
         if held.decision is not None:
             self._editor.settled(held.proposal.id)

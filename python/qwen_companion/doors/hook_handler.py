@@ -35,23 +35,23 @@ from qwen_companion.tasks import Tasks, contained, contained_call
 from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
-"""Seconds between checks of a process whose end the system does not report."""
+"""Seconds between checks whether a process has ended, if the system does not report that."""
 
 _CONNECTED_S = 30.0
-"""Seconds after its first hook by which a remote CLI has connected."""
+"""Seconds that a remote CLI may take to connect after its first hook."""
 
 _LARGE_BYTES = 256 * 1024
-"""Smallest body that takes too long to parse on the event loop."""
+"""Smallest body whose parsing would block the event loop too long."""
 
 _MAX_KINDS = 30
-"""Most different answers that are kept for a process; the oldest goes first."""
+"""Most answers that are kept for a process; the oldest is dropped first."""
 
 
 EventT = TypeVar("EventT", bound=events.Event)
 
 
 class Answers:
-    """The answers to each process, for the user to see.  They quote no prompt and no file."""
+    """The answers to each process, for display.  They contain no text of prompts or files."""
 
     def __init__(self) -> None:
         self._given: defaultdict[int, dict[tuple[str, str, str], HookAnswer]] = defaultdict(dict)
@@ -80,7 +80,7 @@ class Answers:
 
 @dataclass(eq=False)
 class _Hearing:
-    """An event that `listener` handles under `turn`, its lock for the process; `words` are its answer once `done`.
+    """The handling of an event by `listener`, serialized by the lock `turn`; `words` is the result once `done`.
 
     The CLI waits for it `hold_s` seconds at most, `until` a time of the event loop.
     """
@@ -94,7 +94,7 @@ class _Hearing:
 
 
 class HookHandler:
-    """Answers the hooks: keeps the states of CLIs, tells the listeners, has the user decide.
+    """Answers the hooks: keeps the states of CLIs, informs the listeners, and asks the user.
 
     Call its methods on the event loop.
     """
@@ -129,12 +129,12 @@ class HookHandler:
         self._is_watched = False
         self._tasks = Tasks()
         self._callers: dict[str, list[Caller]] = {}
-        """Those of each conversation: more than one when it was resumed in another CLI while the first still has it."""
+        """The CLIs of each conversation: several if one has resumed it while another still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
-        """A lock for each process and each listener, by its place, so that events are heard one after the other."""
+        """By process and index of listener, a lock that keeps events in order."""
 
     async def run(self) -> None:
-        """Carry out what hooks have begun, until cancelled."""
+        """Run the tasks that hooks start, until cancelled."""
         async with self._tasks, self.reviews.tasks, self.questions.tasks:
             await anyio.sleep_forever()
 
@@ -144,7 +144,7 @@ class HookHandler:
         self.questions.wanted = settings.questions
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """Carry out the user's decision on the proposal `identifier`, which came by a hook."""
+        """Carry out the user's decision on the proposal `identifier`, which came from a hook."""
         if not self.questions.decide(identifier, decision) and not self.reviews.decide(identifier, decision):
             self._editor.settled(identifier)
 
@@ -161,15 +161,15 @@ class HookHandler:
                 self._editor.hook_answers(state.session.id, self._answers.get(peer.pid))
 
     def prompted(self, pid: int, prompt: str, time: int) -> bool:
-        """Note that process `pid` has begun with `prompt`, see `States.prompted`."""
+        """Note that process `pid` has begun a turn with `prompt`, see `States.prompted`."""
         has_ended = self.states.prompted(pid, prompt, time)
         self._changed()
         return has_ended
 
     async def take(self, call: HookCall) -> PendingReply:
-        """Begin to handle `call`; return a function that waits for its reply.  Pass the next call after that.
+        """Begin to handle `call`; return a function that waits for its reply.  Only then pass the next call.
 
-        :raises ValueError: when a call before an edit does not report one
+        :raises ValueError: if a call before an edit does not report one
         """
         parse = partial(events.parse_event, call.data)
         event = parse() if len(call.data) <= _LARGE_BYTES else await in_thread(parse)
@@ -187,7 +187,7 @@ class HookHandler:
                 event = event.model_copy(update={"tool_response": None})
             return partial(self._after_edit, event, caller)
         report = self._report(event, caller)
-        # An event without its long texts would mislead a listener.
+        # Listeners get no event without its long texts: it would mislead them.
         hearings = [] if call.shortened else self._hearings(report)
         waited = [hearing for hearing in hearings if hearing.hold_s > 0]
         if waited:
@@ -223,9 +223,9 @@ class HookHandler:
         return event
 
     def _guessed(self, pid: int, event: EventT) -> EventT:
-        """Return `event`, if it does not name its agent, as one of a subagent of process `pid` that is running.
+        """Return `event` of process `pid`, attributed to a running subagent if it does not name its agent.
 
-        A review serves both; without one, a subagent would be refused.
+        A review can be answered for either; without the attribution, a subagent would be refused.
         """
         unknown = isinstance(event, events.ToolEvent) and event.agent_id is None and event.prompt_id is None
         return event.model_copy(update={"agent_id": self.states.running_agent(pid)}) if unknown else event
@@ -234,7 +234,7 @@ class HookHandler:
 
     def _hearings(self, report: Report) -> list[_Hearing]:
         """Return a hearing for each listener that subscribes to the event of `report`."""
-        # The process, and with it its locks, may end before a hearing begins.
+        # The process may end, and its locks be dropped, before a hearing begins.
         turns = self._turns[report.peer.pid]
         holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self.listeners))
         now = anyio.current_time()
@@ -255,7 +255,7 @@ class HookHandler:
         hearing.done.set()
 
     async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
-        """Return the reply with the words that the `waited` hearings have in time; begin the `others`."""
+        """Return the reply with the results that the `waited` hearings have in time; begin the `others`."""
         said = await _said(waited)
         if any(isinstance(words, Block) for words in said):
             self.states.stop(report.peer.pid, "token limit", _now())
@@ -266,7 +266,7 @@ class HookHandler:
         return reply
 
     async def _hear_all(self, report: Report) -> list[Words]:
-        """Pass `report` to all listeners; return the words of those that the CLI waits for."""
+        """Pass `report` to all listeners; return the results of those for which the CLI waits."""
         hearings = self._hearings(report)
         self._begin(hearings, report)
         return await _said(hearing for hearing in hearings if hearing.hold_s > 0)
@@ -283,7 +283,7 @@ class HookHandler:
             return "" if caller is None else "\n\n".join(_texts(await self._hear_all(self._report(heard, caller))))
 
         if call.shortened:
-            # So large a text is not shown.
+            # A text of this size is not shown.
             event = event.model_copy(update={"tool_input": {**event.tool_input, "content": None, "old_string": None}})
         if caller is None:
             return await self.reviews.reply(event, None, None, hear, call.gone)
@@ -296,13 +296,13 @@ class HookHandler:
         return reply
 
     async def _after_edit(self, event: events.PostToolUse, caller: Caller) -> Reply:
-        # This may change the file, which the listeners read.
+        # This may change the file, so do it before the listeners read it.
         words = await self.reviews.ran(caller.peer.pid, event)
         report = self._report(event, caller)
         return self._answered_with(report, [words, *await self._hear_all(report)])
 
     async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
-        # The CLI refuses those of subagents.
+        # The CLI refuses plans and questions of subagents.
         agent = self._guessed(caller.peer.pid, request).agent_id
         is_question = agent is None and re.fullmatch(QUESTION_TOOLS, request.tool_name)
         reply = await self.questions.reply(request, self._asker(caller), gone) if is_question else Reply()
@@ -328,7 +328,7 @@ class HookHandler:
         if peer.place is None:
             await ended(peer.pid, peer.started, _WATCH_S)
             return
-        # Its first hook may come before it connects.
+        # Its first hook may arrive before it connects.
         await anyio.sleep(_CONNECTED_S)
         while self._sessions.of_process(peer.pid) is not None:
             await anyio.sleep(_WATCH_S)
@@ -336,7 +336,7 @@ class HookHandler:
     async def _caller(self, event: events.Event, connection: Connection) -> Caller | None:
         """Return the caller that reports `event`, by its conversation or else by its connection."""
         if (there := self._places.caller(connection)) is not None:
-            # It may name any conversation of this machine.
+            # The event could name any conversation of this machine.
             return there
         known = self._callers.get(event.session_id, ())
         only = known[0] if len(known) == 1 else None
@@ -352,17 +352,17 @@ class HookHandler:
         return caller
 
     def _asker(self, caller: Caller) -> Asker:
-        """Return `caller` for the reviews, with its session if it is connected."""
+        """Return `caller` as the reviews need it, with its session if it is connected."""
         peer, session = caller.peer, self._sessions.of_process(caller.peer.pid)
         if session is None:
-            # Without a session, the place of a file is not known.
+            # Without a session, it is unknown where its files are.
             return Asker(peer, f"process {peer.pid}", caller.label, None if peer.place else LocalFiles())
         files = self._places.files(peer) if peer.place else LocalFiles()
         return Asker(peer, session.id, session.label, files)
 
 
 async def _said(waited: Iterable[_Hearing]) -> list[Words]:
-    """Return the words of the `waited` hearings that are done in time."""
+    """Return the results of the `waited` hearings that are done in time."""
     said: list[Words] = []
     for hearing in waited:
         with anyio.CancelScope(deadline=hearing.until):
@@ -373,7 +373,7 @@ async def _said(waited: Iterable[_Hearing]) -> list[Words]:
 
 
 def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:
-    """Return the answer to `event` with the words of listeners."""
+    """Return the answer to `event` with the results of listeners."""
     words = list(said)
     reason = next((each.reason for each in words if isinstance(each, Block)), None)
     if reason is not None and event.name == events.UserPromptSubmit.name:
@@ -395,7 +395,7 @@ def _texts(words: Iterable[Words]) -> list[str]:
 
 
 def _hold_s(listener: Listener, report: Report) -> float | None:
-    """Return how many seconds the CLI waits at most for `listener`; None if that does not subscribe to `report`."""
+    """Return the most seconds that the CLI waits for `listener`; None if that does not subscribe to `report`."""
     event = report.event
     tool = event.tool_name if isinstance(event, events.ToolEvent) else ""
     matching = (

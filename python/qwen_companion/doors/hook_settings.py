@@ -19,28 +19,28 @@ from qwen_companion.doors.listeners import Subscription
 from qwen_companion.state import write_private
 
 HOOK_PATH = "/hook"
-"""Where hooks are answered, on the port of the MCP server."""
+"""The path of the hooks on the port of the MCP server."""
 
 EDIT_QUERY = "edit"
 """The query of the hook before edits."""
 
 ALL, OPEN, ALL_MODES = "all", "open", "all-modes"
-"""Which edits are reviewed: all in the mode `auto`, there those of files that buffers visit, or those in all modes."""
+"""The edits that are reviewed: all in the mode `auto`, in that mode those of visited files, or all in all modes."""
 
 REVIEW_TIMEOUT_S = 60
-"""Seconds that a CLI waits for the user's decision.  Qwen Code 0.24 waits no longer, whatever its settings say."""
+"""Seconds that a CLI waits for the user's decision.  Qwen Code 0.24 ignores longer settings."""
 
 _CURL_TIMEOUT_S = 55
-"""Seconds that the command hook waits: less, so that its answer counts."""
+"""Seconds that the command hook waits: fewer, so that the CLI still reads its answer."""
 
 _TIMEOUT_S = 5
 """Seconds that a CLI waits for any other answer."""
 
 _START_TIMEOUT_S = 2
-"""Seconds that it waits when it starts, which delays its prompt."""
+"""Seconds that a CLI waits at its start, which delays its prompt."""
 
 _MARGIN_S = 3
-"""Seconds that it waits longer than a listener may hold it."""
+"""Seconds added to the time that a listener may need."""
 
 QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
 """A regular expression for the tools by which a model asks the user."""
@@ -49,14 +49,14 @@ EDITS = "|".join(EDIT_TOOLS)
 """A regular expression for the tools that edit files."""
 
 _OTHER_TOOLS = f"^(?!({EDITS}|read_file|list_directory|glob|grep_search)$)"
-"""All tools but those that edit, which have a hook of their own, and those that only read.
+"""All tools except those that edit, which have their own hook, and those that only read.
 
-A model calls those most, and each hook costs the CLI some 3 ms.  If one of them had to ask, `UserPromptSubmit` without
-a prompt, which comes with its result, shows that the question is over.
+A model calls the reading tools most, and each hook costs the CLI some 3 ms.  If one of them had to ask, the end of the
+question shows by `UserPromptSubmit` without a prompt, which comes with its result.
 """
 
 QUESTION_ANSWER_S = 2.0
-"""Seconds that the result of a plan waits for the text of the user."""
+"""Seconds that the result of a plan waits for the user's text."""
 
 QUESTION_SUBSCRIPTIONS = (
     Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
@@ -76,26 +76,26 @@ _EVENTS: dict[str, tuple[str | None, int]] = {
 """The hooks of reviews and states, each with its matcher and its timeout."""
 
 NO_ANSWER = "Emacs does not answer, so it does not review this change."
-"""What the user reads in the terminal, or else the model, when the command hook gets no answer."""
+"""The message in the terminal, or to the model, when the command hook gets no answer."""
 
 
 @dataclass(frozen=True)
 class CommandHook:
     """The command that a CLI runs before edits: `curl`, with the secret in the file `header`.
 
-    A CLI takes the failure of an HTTP hook for consent; this command makes it ask.
+    A CLI treats the failure of an HTTP hook as consent; this command makes it ask.
     """
 
     curl: str
     header: str
 
     def install(self, secret: str) -> None:
-        """Write the header file, if that is possible; block on disk I/O."""
+        """Write the header file, if that is possible.  Blocks on disk I/O."""
         with suppress(OSError):
             write_private(self.header, header_line(secret).encode("ascii"))
 
     def remove(self) -> None:
-        """Remove the header file; block on disk I/O."""
+        """Remove the header file.  Blocks on disk I/O."""
         with suppress(OSError):
             os.unlink(self.header)
 
@@ -105,16 +105,16 @@ class CommandHook:
         options = ("-q", "-fs", "--noproxy", "*", "--max-time", str(_CURL_TIMEOUT_S), "--data-binary", "@-")
         headers = ("-H", f"@{self.header}", "-H", "Content-Type: application/json", "-H", "Expect:")
         call = shlex.join((self.curl, *options, *headers, _edit_url(port)))
-        # In mode default the user was just asked.  What follows "tool_input" is written by the model: do not search it.
+        # In mode default the user was just asked.  Search only before "tool_input": the model writes what follows.
         asked = """case ${event%%'"tool_input"'*} in *'"permission_mode":"default"'*)"""
         no_answer = f"{asked} none={{}} ;; *) none={shlex.quote(json.dumps(ask(NO_ANSWER)))} ;; esac"
-        # A CLI that ends kills its hooks.  It reads what stands there where the hook has given no answer.
+        # A CLI that ends kills its hooks.  If a hook was killed, the CLI reads its standard error.
         first = 'printf %s "$none" >&2'
         return f'event=$(cat); {no_answer}; {first}; printf %s "$event" | {call} || printf %s "$none"'
 
 
 def covers(scope: str | None, mode: str | None) -> bool:
-    """Return whether edits of `scope` are reviewed in the approval `mode`, if the CLI does not ask about them there."""
+    """Return whether edits of `scope` are reviewed in the approval `mode`, in which the CLI does not ask about them."""
     if scope == ALL_MODES:
         return mode not in (None, "default", "plan")
     return scope is not None and mode == "auto"
@@ -130,9 +130,9 @@ def header_line(secret: str) -> str:
 
 
 def hook_secret(token: str) -> str:
-    """Return the secret for the hooks and nothing else, derived from `token`.
+    """Return the secret for the hooks only, derived from `token`.
 
-    `token`, which opens the IDE server, cannot be found from it.
+    `token`, which opens the IDE server, cannot be derived from it.
     """
     return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
 
@@ -140,16 +140,16 @@ def hook_secret(token: str) -> str:
 def hook_settings(
     port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription]
 ) -> JsonObject:
-    """Return the settings by which a CLI connects, and calls hooks at `port` with `secret`, also for `subscriptions`.
+    """Return the settings by which a CLI connects and calls hooks at `port` with `secret`.
 
-    Before edits it runs `command`, or calls an HTTP hook if that is None.
+    They include hooks for `subscriptions`.  Before edits the CLI runs `command`, or calls an HTTP hook if that is None.
     """
     hooks = dict(_EVENTS)
     for subscription in subscriptions:
         name, matcher = subscription.event, None if subscription.tools is None else f"^({subscription.tools})$"
         before, timeout = hooks.get(name, (matcher, _TIMEOUT_S))
         if name == PreToolUse.name:
-            # Both of its hooks together are called before all tools but those that only read.
+            # Its two hooks together are called before all tools except those that only read.
             matcher = before
         elif matcher != before:
             matcher = f"{before}|{matcher}" if before and matcher else None
@@ -168,8 +168,8 @@ def hook_settings(
     edits = entry(f"^({EDITS})$", REVIEW_TIMEOUT_S)
     edits["hooks"][0]["url"] = _edit_url(port)
     if command is not None:
-        # Without a timeout it is a minute; Qwen Code before 0.23 took a number for milliseconds.
+        # Without a timeout it is a minute; Qwen Code before 0.23 read it in milliseconds.
         edits["hooks"] = [{"type": "command", "command": command.command(port)}]
     found[PreToolUse.name].append(edits)
-    # A user of a terminal of Emacs wants a connection, and a low window cuts off the CLI's question whether to connect.
+    # A terminal of Emacs is meant to connect, and in a low window the CLI's question whether to connect is cut off.
     return {"ide": {"enabled": True}, "hooks": found}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find the CLIs that should call their hooks and do not, and say why."""
+"""Find the CLIs that should call their hooks and do not, with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 
 DELAYS_S = (5.0, 60.0)
-"""Seconds from the connection of a CLI to the report that it calls no hooks: where something turns them off, and else.
+"""Seconds from the connection of a CLI to the report that it calls no hooks: with a known reason, and without.
 
 A CLI with hooks calls one when it starts, which may be late on a busy machine.
 """
@@ -30,11 +30,11 @@ A CLI with hooks calls one when it starts, which may be late on a busy machine.
 _UNEXPLAINED = "no setting tells why"
 
 _START_HOOK_SINCE = (0, 21)
-"""The first version of Qwen Code that is known to call a hook when it starts.  0.15 does so with the first prompt."""
+"""The first version of Qwen Code known to call a hook when it starts.  0.15 does so with the first prompt."""
 
 
 class HookWatch:
-    """Watches whether CLIs call their hooks, while `run` runs.  Its methods are for the event loop."""
+    """Watches whether CLIs call their hooks, while `run` runs.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class HookWatch:
         self._editor = editor
         self._changed = changed
         self._delays_s = delays_s
-        # Those that are there already have called their first hook before.
+        # The sessions that exist already have called their first hook before.
         self._watched = {item.session.id for item in known}
         self._silent = {item.session.id: (item.session, item.no_hooks) for item in known if item.no_hooks}
-        """The sessions that should call hooks and call none, and why, by their ids."""
+        """The sessions that should call hooks and do not, with the reason, by id."""
         self._started = start_of(os.getpid()) or ""
         self._tasks = Tasks()
 
@@ -72,7 +72,7 @@ class HookWatch:
         return self._states.get(session.peer.pid) if session.peer else None
 
     def watch(self, session: KnownSession) -> None:
-        """Watch whether `session` calls its hooks, if it is new and has a process."""
+        """Watch whether `session` calls its hooks, if it is new and its process is known."""
         if session.peer is not None and session.id not in self._watched:
             self._watched.add(session.id)
             if self._has_hooks(session):
@@ -93,23 +93,23 @@ class HookWatch:
             self._changed()
 
     async def _silence(self, session: KnownSession) -> str | None:
-        """Return why the CLI of `session` has called no hook, in words; None where it has, or need not."""
+        """Return the reason why the CLI of `session` has called no hook; None if it has, or need not."""
         if self._state(session) is not None:
             return None
         reason = await in_thread(self._why_silent, session)
         return reason if self._state(session) is None else None
 
     def take_back(self) -> None:
-        """Take back, of each CLI that now calls hooks, that it calls none."""
+        """Withdraw the warning about each CLI that now calls hooks."""
         for session, _ in list(self._silent.values()):
             if self._state(session) is not None:
                 del self._silent[session.id]
                 self._editor.warn(f"{session.label} calls its hooks after all")
 
     def _has_hooks(self, session: KnownSession) -> bool:
-        """Return whether the CLI of `session` is of a kind that calls a hook when it starts, and has started since."""
+        """Return whether `session` must have called a hook: its CLI has started after us, and does so at its start."""
         peer = session.peer
-        # One that is older than this process has called its first hook before, if it has.
+        # A CLI that is older than this process has called its first hook before.
         return (
             peer is not None
             and peer.place is None
@@ -119,7 +119,7 @@ class HookWatch:
         )
 
     def missed_review(self, session: KnownSession, is_open: bool) -> bool:
-        """Return whether a change by `session` that no hook announced was to be reviewed.  Blocks on disk I/O.
+        """Return whether a change by `session` that no hook announced should have been reviewed.  Blocks on disk I/O.
 
         `is_open` says whether a buffer visits the file.
         """
@@ -127,12 +127,12 @@ class HookWatch:
         if scope is None or (scope == OPEN and not is_open):
             return False
         if (state := self._state(session)) is not None:
-            # The terminal asks where the command gets no answer; a hook of HTTP then lets the edit run.
+            # If the command gets no answer, the terminal asks; an HTTP hook lets the edit run.
             return not self._layers.guards and covers(scope, state.mode)
         return session.id in self._silent or (self._has_hooks(session) and self._why_silent(session) is not None)
 
     def _why_silent(self, session: KnownSession) -> str | None:
-        """Return why the CLI of `session` calls no hooks, in words; None where it need not."""
+        """Return the reason why the CLI of `session` calls no hooks; None if it need not."""
         peer = session.peer
         if peer is None:
             return None

@@ -2,8 +2,8 @@
 """The endpoint that the hooks of a CLI call.
 
 A CLI waits for each of its hooks.  So a hook is answered at once and handled afterwards, unless the user has to decide
-or a listener is waited for.  A CLI takes silence or a failure for consent, except from the command that it runs before
-an edit, which makes it ask.  Never log a report.
+or a listener is waited for.  A CLI treats silence or a failure as consent.  Only the command that it runs before an
+edit makes it ask instead.  Never log a report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 """Largest text of an event that is kept; a larger edit is not reviewed."""
 
 _EVENT_NAME = re.compile(rb'"hook_event_name"\s*:\s*"(\w*)"')
-"""The name precedes everything that a user or a model has written, where quotes are escaped."""
+"""The name precedes all text by a user or a model, in which quotes are escaped."""
 
 
 class Hooks:
@@ -39,7 +39,7 @@ class Hooks:
         self._handler = handler
         subscriptions = (item for listener in handler.listeners for item in listener.subscriptions)
         self._held = {item.event for item in subscriptions if item.hold_s > 0}
-        # One turn of the event loop less than without.
+        # Saves one turn of the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ class Hooks:
             await self._reply(call)
 
     async def _reply(self, call: HookCall) -> Reply | None:
-        """Have `call` handled after the earlier ones; return its reply, None where that fails."""
+        """Have `call` handled after the earlier ones; return its reply, None if that fails."""
         async with self._turn:
             pending = await contained(self._handler.take, call)
         return None if pending is None else await contained(pending)

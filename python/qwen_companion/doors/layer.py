@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The settings layer: a file of settings below the user's own, which Qwen Code reads when it starts.
 
-The variable that names it replaces the administrator's file, or one that the user had named; so ours contains theirs.
-With a file that is no JSON no CLI starts; so it is written under another name, checked and renamed, and terminals get
-the variable only afterwards.
+The variable that names it replaces the administrator's file, or one that the user had named.  So our file contains
+their settings too.  No CLI starts with an invalid file.  So it is written under another name, checked and renamed, and
+terminals get the variable only afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, cast
 from qwen_companion.errors import CompanionError
 
 VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
-"""Names the layer to a CLI."""
+"""The variable that names the layer to a CLI."""
 
 FILE_NAME = "qwen-settings.json"
 
@@ -44,7 +44,7 @@ JsonObject = dict[str, Any]
 
 
 class LayerError(CompanionError):
-    """A file of settings cannot be read, or ours cannot be written; the text says which and why."""
+    """A file of settings cannot be read, or ours cannot be written; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Layer:
         self._environ = environ
 
     def install(self, ours: JsonObject) -> Installed:
-        """Write the file with `ours` over the settings that a CLI would read without it.
+        """Write the file: `ours` over the settings that a CLI would read without it.
 
         If it cannot be written, the environment is empty, and CLIs work without it.
         """
@@ -79,7 +79,7 @@ class Layer:
         return Installed({VARIABLE: self.path, **_without_proxy(self._environ)}, tuple(warnings))
 
     def is_current(self, ours: JsonObject) -> bool:
-        """Return whether the file is there as `install` would write it."""
+        """Return whether the file is as `install` would write it."""
         try:
             with open(self.path, "rb", opener=_open_no_other) as file:
                 return file.read() == self._content(ours)[0]
@@ -92,10 +92,10 @@ class Layer:
         try:
             theirs = read_settings(replaced_file(self._environ))
         except LayerError as error:
-            # Without our layer no CLI would start at all.
+            # With that file, and without our layer, no CLI would start.
             warnings.append(f"{error}; CLIs in terminals of this Emacs start without it")
             theirs = {}
-        # As ASCII: theirs may hold half a surrogate pair, which UTF-8 cannot.
+        # As ASCII: theirs may contain half a surrogate pair, which UTF-8 cannot encode.
         return json.dumps(merge(theirs, ours), indent=1).encode("ascii"), warnings
 
     def remove(self) -> None:
@@ -106,8 +106,8 @@ class Layer:
     def _write(self, data: bytes) -> None:
         """Put `data` at the path in one step.
 
-        :raises OSError: when it cannot be written
-        :raises LayerError: when the file then holds something else
+        :raises OSError: if it cannot be written
+        :raises LayerError: if the file then has other contents
         """
         temporary = f"{self.path}.{secrets.token_hex(4)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,9 +126,9 @@ class Layer:
 
 
 def _open_no_other(path: str, flags: int) -> int:
-    """Open the file `path`, neither a link nor a pipe without a writer.
+    """Open the file `path` without following a link or blocking on a pipe.
 
-    :raises OSError: when it cannot be opened
+    :raises OSError: if it cannot be opened
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
@@ -145,11 +145,11 @@ def replaced_file(environ: Mapping[str, str]) -> str:
 
 
 def read_settings(path: str) -> JsonObject:
-    """Return the settings in the file `path`, {} where there is none.
+    """Return the settings in the file `path`, {} without a file.
 
     Like the CLI, accept comments and a byte order mark.
 
-    :raises LayerError: where the CLI would not start
+    :raises LayerError: if the CLI would not start with it
     """
     try:
         with open(path, "rb") as file:
@@ -164,12 +164,12 @@ def read_settings(path: str) -> JsonObject:
 def parse_settings(path: str, data: bytes) -> JsonObject:
     """Return the settings in `data`, the content of the file `path`, as `read_settings` does.
 
-    :raises LayerError: where the CLI would not start
+    :raises LayerError: if the CLI would not start with it
     """
     if len(data) > _MAX_BYTES:
         raise LayerError(f"{path} is larger than {_MAX_BYTES} bytes")
     try:
-        # The CLI reads bytes that are no UTF-8 as U+FFFD.
+        # Like the CLI, replace invalid UTF-8 by U+FFFD.
         settings: object = json.loads(_strip_comments(data.decode("utf-8", "replace").removeprefix("\ufeff")))
     except (ValueError, RecursionError):
         raise LayerError(f"{path} is not valid JSON") from None
@@ -186,12 +186,12 @@ def merge(theirs: JsonObject, ours: JsonObject) -> JsonObject:
         merged["$version"] = version
     elif all(isinstance(value, dict) for value in theirs.values()):
         merged["$version"] = FORMAT_VERSION
-    # Else theirs are of the first format, which had no objects; the CLI recognizes it by the missing version.
+    # Without a version theirs have the first format, which had no objects; the CLI must see that it is missing.
     return merged
 
 
 def combine(first: JsonObject, second: JsonObject) -> JsonObject:
-    """Return `first` and `second` as one: lists joined without repetitions, objects merged, else `second`."""
+    """Return `first` and `second` combined: lists joined without repetitions, objects merged, else `second`."""
     result = dict(first)
     for key, value in second.items():
         there = result.get(key)
@@ -213,7 +213,7 @@ def _strip_comments(text: str) -> str:
 
 
 def _without_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that let a CLI with the variables of `environ` reach this machine without a proxy."""
+    """Return the variables by which a CLI with `environ` reaches this machine without a proxy."""
     proxied = any(environ.get(name) or environ.get(name.upper()) for name in _PROXY_VARIABLES)
     if not proxied:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the settings layers of one Emacs name: the hooks and the tools."""
+"""The contents of the settings layers of one Emacs: the hooks and the tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SettingsLayers:
     ) -> None:
         """Keep the files in `directory`, which is private; `environ` is the environment of a CLI without a layer.
 
-        `port` is that of the server that `token` opens.  The hooks of the subscriptions of `listeners` are named.
+        `port` is that of the server that `token` opens.  `listeners` subscribe to further hooks.
         """
         self.settings = Settings()
         self.tools: tuple[ToolDefinition, ...] = ()
@@ -45,7 +45,7 @@ class SettingsLayers:
 
     @property
     def guards(self) -> bool:
-        """Whether CLIs ask before edits when this process does not answer."""
+        """Whether CLIs ask before edits while this process does not answer."""
         return self._command is not None
 
     def set_settings(self, settings: Settings) -> bool:
@@ -57,11 +57,11 @@ class SettingsLayers:
     def content(self, port: int, hook_secret: str, tool_secret: str, command: CommandHook | None) -> JsonObject | None:
         """Return the layer of CLIs that reach the hooks and the tools at `port` by the secrets; None for no layer.
 
-        They run `command` before edits, or without one call a hook of HTTP.
+        They run `command` before edits, or call an HTTP hook if that is None.
         """
         if not self.settings.layer:
             return None
-        # An edit that waits for no review does not wait for Emacs either.
+        # If edits are not reviewed, they need not wait for Emacs either.
         command = command if self.settings.reviewed else None
         subscriptions = (*self._subscriptions, *QUESTION_SUBSCRIPTIONS)
         return combine(
@@ -90,14 +90,14 @@ class SettingsLayers:
     def is_current(self) -> bool:
         """Return whether the disk has what `install` would write.
 
-        A cleaner of temporary files may have removed a file, or the administrator's have changed.
+        A cleaner of temporary files may have removed a file, or the administrator's file have changed.
         """
         both = (self.terminals, self._of_terminals()), (self._daemons, self._of_daemons())
         has_header = self._command is None or os.path.exists(self._command.header)
         return has_header and all(not ours or layer.is_current(ours) for layer, ours in both)
 
     def install_for_daemons(self) -> Mapping[str, str]:
-        """Write the layer of daemons that Emacs starts, from now on also in `install`.
+        """Write the layer of daemons that Emacs starts; from now on `install` writes it too.
 
         Return the variables that name it to a daemon, none without a layer.
         """
@@ -109,7 +109,7 @@ class SettingsLayers:
         if not ours:
             self._daemons.remove()
             return {}
-        # The layer of terminals has the same warnings.
+        # Its warnings are those of the layer of terminals.
         return self._daemons.install(ours).environment
 
     def remove(self) -> None:

@@ -14,7 +14,7 @@ from qwen_companion.doors.events import Event
 
 @dataclass(frozen=True)
 class Subscription:
-    """The events named `event` of the tools whose whole name matches the regular expression `tools`, None for all.
+    """Events named `event`, of tools whose whole name matches the regular expression `tools` (None: all tools).
 
     The CLI waits for the listener at most `hold_s` seconds.  A PermissionRequest never waits for a listener.
     """
@@ -32,7 +32,7 @@ class Block:
 
 
 Fitting = Callable[[int], str | None]
-"""Returns a text of at most that many UTF-16 units; called once, when the model is certain to get it."""
+"""Returns a text of at most the given number of UTF-16 units; called once, when the model will certainly get it."""
 
 Words = str | Fitting | Block
 
@@ -41,9 +41,9 @@ Words = str | Fitting | Block
 class Report:
     """An `event` that the CLI in the process of `peer` reported at `time`, in ms since the epoch.
 
-    `cli` is its name and version for display, may be empty.  `session` is the id of its MCP session, None while it is
-    not connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.  The CLI stops waiting
-    for the listener at `waits_until`, a time of the event loop.
+    `cli` is its name and version for display, or "".  `session` is the id of its MCP session, None before it has
+    connected to the IDE server; `event.session_id` is the CLI's own id of the conversation.  The CLI stops waiting for
+    the listener at `waits_until`, a time of the event loop.
     """
 
     event: Event
@@ -67,10 +67,10 @@ class Listener(Protocol):
         ...
 
     async def hear(self, report: Report) -> Words | None:
-        """Handle `report`; return what the model is to read with it, or None.
+        """Handle `report`; return the text for the model, or None.
 
         A `Block` counts for UserPromptSubmit only.  The reports of one process come one at a time, in order.  After
-        `hold_s` the call is not cancelled, but its words are dropped.  A CLI adds a text to SessionStart,
+        `hold_s` the call is not cancelled, but its result is dropped.  A CLI adds a text to SessionStart,
         UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Never log a report.
         """
         ...

@@ -3,9 +3,9 @@
 
 While the hook is held, see `held`, only a denial can carry a text to the model: the answers to questions, and the
 comments on a rejected plan.  To approve a plan, the backend lets the terminal ask and answers it: by the key for the
-mode that the user wants, or else by its files.  So it does after the hold, and sends a text as the next prompt.  An
-edited plan goes with the result of the tool.  A remote CLI in a terminal of Emacs has no files here: it is answered by
-keys, once a hook reports that the terminal asks.
+mode that the user wants, or else by its files.  After the hold it answers everything in this way, and sends a text as
+the next prompt.  An edited plan goes to the model with the result of the tool.  A remote CLI in a terminal of Emacs has
+no files here: it is answered by keys, once a hook reports that the terminal asks.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.threads import in_thread
 
 _MODE_KEYS = {None: "1", "auto-edit": "2"}
-"""The keys that approve a plan, by the mode that follows; None is the mode before.
+"""The keys that approve a plan, by the mode that follows; None is the previous mode.
 
 `default` has another number in a folder that is not trusted.
 """
 
 _DEFAULT_KEYS = "\x1b[A\x1b[A\r"
-"""The keys for `default`, the last choice but one: up from the first leads to the last."""
+"""The keys for `default`, the last choice but one: up from the first choice is the last."""
 
 _ESCAPE = "\x1b"
 
 _CONTEXT_LIMIT = 10_000
-"""Characters of the longest text that a CLI adds to the result of a tool."""
+"""Most characters that a CLI adds to the result of a tool."""
 
 _ANSWERED = "The user has answered your questions in the editor; this is no refusal. The answers:\n\n"
 _DECLINED = "The user does not want to answer these questions."
@@ -83,18 +83,18 @@ class _Held(Held):
 
     @property
     def allowed(self) -> bool:
-        """Whether the decision approves a plan, and so lets the tool run."""
+        """Whether the decision approves a plan, so that the tool may run."""
         return self.proposal.kind == PLAN and self.decision is not None and self.decision.content is not None
 
     @property
     def context(self) -> str | None:
-        """What the model reads with its approved plan: the user's edited text and comments."""
+        """The text that the model reads with its approved plan: the user's edited plan and comments."""
         if not self.allowed or self.decision is None:
             return None
         return words_for_model(self.text, self.decision.content, self.decision.reason, self.file, _CONTEXT_LIMIT)
 
     def message(self) -> str:
-        """Return what the model reads where the tool does not run."""
+        """Return the text that the model reads if the tool does not run."""
         content, reason = (None, None) if self.decision is None else (self.decision.content, self.decision.reason)
         if self.proposal.kind == QUESTION:
             answer = _DECLINED if content is None else _ANSWERED + content
@@ -103,7 +103,7 @@ class _Held(Held):
 
 
 class Questions(HeldCalls[_Held]):
-    """See the top of this file; one plan or form of questions of a process at a time.  A listener of hooks."""
+    """A listener of hooks, see the top of this file; keeps one plan or form of questions of each process."""
 
     subscriptions: Sequence[Subscription] = QUESTION_SUBSCRIPTIONS
 
@@ -115,7 +115,7 @@ class Questions(HeldCalls[_Held]):
         places: RemotePlaces,
         limits: Limits | None = None,
     ) -> None:
-        """Keep plans in the directory of `environ`; for the rest see `HeldCalls`."""
+        """Keep plans in the directory of `environ`; for the other arguments see `HeldCalls`."""
         super().__init__(editor, files_of, limits)
         self.wanted = False
         """Whether plans and questions are shown in Emacs."""
@@ -125,7 +125,7 @@ class Questions(HeldCalls[_Held]):
     # --- Asking ---
 
     async def reply(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> Reply:
-        """Return the reply to `request` of `asker`; `gone` is set when nobody waits any more."""
+        """Return the reply to `request` of `asker`; `gone` is set when the caller no longer waits."""
         held = await self._begin(request, asker, gone) if self.wanted else None
         if held is None:
             return Reply()
@@ -148,7 +148,7 @@ class Questions(HeldCalls[_Held]):
         return Reply(events.deny(held.message()), lambda: self._editor.settled(held.proposal.id))
 
     async def _begin(self, request: events.PermissionRequest, asker: Asker, gone: anyio.Event) -> _Held | None:
-        """Have what `request` asks shown; return None if it is not."""
+        """Show the plan or questions of `request` in Emacs; return None if they are not shown."""
         asked = _parse(request.tool_name, request.tool_input)
         peer = asker.peer
         try:
@@ -199,7 +199,7 @@ class Questions(HeldCalls[_Held]):
         return next((held for held in self._held.values() if held.pid == peer.pid), None)
 
     async def _answer_terminal(self, held: _Held) -> None:
-        """Answer what the terminal asks with the decision on `held`."""
+        """Answer the terminal with the decision on `held`."""
         try:
             request = await self._request(held)
             if held.proposal.id not in self._held:
@@ -220,10 +220,10 @@ class Questions(HeldCalls[_Held]):
             self._editor.settled(held.proposal.id)
 
     async def _save(self, held: _Held, plan: str) -> None:
-        """Keep the approved `plan` of `held`, also in a file that its CLI can read.
+        """Save the approved `plan` of `held`, also in a file that its CLI can read.
 
-        :raises OSError: when it cannot be written
-        :raises CompanionError: when it cannot be written for a remote CLI
+        :raises OSError: if it cannot be written
+        :raises CompanionError: if it cannot be written for a remote CLI
         """
         await in_thread(save_plan, held.proposal.path, plan)
         place = held.asker.peer.place
@@ -233,7 +233,7 @@ class Questions(HeldCalls[_Held]):
     async def _answer_by_keys(self, held: _Held) -> None:
         """Answer the terminal about `held` by keys.
 
-        :raises PromptError: when it does not accept them
+        :raises PromptError: if it does not accept them
         """
         mode = None if held.decision is None else held.decision.mode
         key = _MODE_KEYS.get(mode, _DEFAULT_KEYS) if held.allowed else _ESCAPE
@@ -249,7 +249,7 @@ class Questions(HeldCalls[_Held]):
     async def _approve_by_key(self, held: _Held, files: TerminalFiles, request: str) -> bool:
         """Approve the plan `held` by the key for the mode that the user wants; return whether the terminal accepted it.
 
-        The file of answers can name no mode but `default`.
+        In the file of answers, no mode but `default` can be named.
         """
         mode = None if held.decision is None else held.decision.mode
         # Another dialog would take the key.
@@ -291,7 +291,7 @@ class Questions(HeldCalls[_Held]):
         return None
 
     async def _ran(self, event: events.PostToolUse, peer: Peer, held: _Held | None) -> str | None:
-        """Note that a plan was approved or questions were answered; `held` is what the process of `peer` had asked."""
+        """Note that a plan was approved or questions were answered; `held` is the call of `peer` that is in Emacs."""
         if held is None or held.event.tool_name != event.tool_name:
             held = None
         else:
@@ -305,7 +305,7 @@ class Questions(HeldCalls[_Held]):
         return held.context
 
     async def _keep(self, event: events.PostToolUse, peer: Peer) -> None:
-        """Keep the plan that was approved in the terminal of `peer`."""
+        """Save the plan that was approved in the terminal of `peer`."""
         asked = _parse(event.tool_name, event.tool_input)
         try:
             if asked is not None:
@@ -316,7 +316,7 @@ class Questions(HeldCalls[_Held]):
             self._editor.warn(f"the approved plan cannot be kept: {error}")
 
     async def _ended_in_terminal(self, held: _Held) -> None:
-        """Note that the turn of `held` is over without its tool."""
+        """Note that the turn of `held` has ended without running its tool."""
         del self._held[held.proposal.id]
         if held.decision is None:
             self._end(held, "it was answered in the terminal")
@@ -332,7 +332,7 @@ class Questions(HeldCalls[_Held]):
 
 
 def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQuestion, ...]] | None:
-    """Return the plan or the questions in the input of `tool`; None where there is nothing to show."""
+    """Return the plan or the questions in the input of `tool`; None if there is nothing to show."""
     if tool == events.EXIT_PLAN:
         plan = tool_input.get("plan")
         return (plan, ()) if isinstance(plan, str) and plan.strip() else None

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reviews of the edits that a CLI would make without a question.
+"""Reviews of the edits that a CLI would make without asking.
 
-The CLI calls a hook before each edit, and waits for the answer.  If the user accepts the edit, the CLI makes it; if
-they reject it, the model reads why.  If they accept it with changes, the backend writes the text, and the model reads
-what became of its edit.
+The CLI calls a hook before each edit and waits for the answer.  If the user accepts the edit, the CLI makes it.  If
+they reject it, the model reads their reason.  If they accept it with changes, the backend writes the text, and the
+model reads how it differs from its own.
 
-When the hook cannot wait longer, see `held`, the terminal asks.  A subagent, or a CLI without a terminal, is told to
+If the hook cannot wait longer, see `held`, the terminal asks.  A subagent, or a CLI without a terminal, is told to
 repeat the call, which is held for the same review.
 
-The review shows what the CLI would write, to the byte.  Where that is not certain, the terminal asks.  Commands, and
-edits that the CLI asks about by itself, are not reviewed here; no answer permits anything.
+The review shows exactly the bytes that the CLI would write.  If these are not certain, the terminal asks.  Commands,
+and edits about which the CLI asks by itself, are not reviewed here.  No answer permits anything.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _WRITTEN_OVER = (
 _DIFFERENCE = "How the file differs from what you proposed (- proposed, + in the file):\n\n{}\n"
 
 _MOST_DIFFERENCE = 8000
-"""Characters of the longest difference that a model is told; a CLI cuts what a hook says at 10,000."""
+"""Most characters of a difference that is sent to a model; a CLI cuts the text of a hook at 10,000."""
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """The `data` of a file, None where there is none, and the text that a CLI would write, as `proposed`."""
+    """The `data` of a file, None without one, and the text that a CLI would write, as `proposed`."""
 
     data: bytes | None
     proposed: str
@@ -91,14 +91,14 @@ class _Facts:
 
 
 class UnreviewableError(Exception):
-    """There is no text to show; the message gives the user, or the model, the reason."""
+    """There is no text to show; the message is the reason, for the user or the model."""
 
 
 @dataclass(eq=False)
 class _Held(Held):
-    """A review of a call that writes `path` of `target`; `facts` are those when it began.
+    """A review of a call that writes `path` of `target`; `facts` are from its beginning.
 
-    `is_held`: the hook waits.  If it does not and the terminal does not ask, the model is to repeat its call.
+    `is_held`: the hook waits.  If it does not and the terminal does not ask, the model should repeat its call.
     """
 
     path: str = field(kw_only=True)
@@ -107,7 +107,7 @@ class _Held(Held):
     is_held: bool = True
     is_answered: bool = False
     abandonment: asyncio.TimerHandle | None = None
-    """The timer that ends it if the model does not repeat its call."""
+    """The timer that ends the review if the model does not repeat its call."""
 
     @property
     def content(self) -> str | None:
@@ -121,18 +121,18 @@ class _Held(Held):
 
     @property
     def is_edited(self) -> bool:
-        """Whether the user has accepted another text than the proposed one."""
+        """Whether the user has accepted a text other than the proposed one."""
         return self.content not in (None, self.facts.proposed)
 
     @property
     def prompt(self) -> str | None:
-        """The user's reason for the rejection, or None.  No terminal can pass it on with the answer."""
+        """The user's reason for the rejection, or None.  It is sent as a prompt: answers to a terminal have no text."""
         reason = None if self.decision is None or self.content is not None else self.decision.reason
         return reason and f"{REJECTED} {reason}"
 
     def words(self, template: str) -> str:
         """Return `template` with the path, and the difference between the proposed and the accepted text."""
-        # With the library that it needs, for the first edit of the user's only.
+        # Imported late, with its library: only the user's own edits need it.
         from qwen_companion.texts.unified import unified
 
         proposed, written = (_unix(text) for text in (self.facts.proposed, self.content or ""))
@@ -142,11 +142,11 @@ class _Held(Held):
 
 
 Hear = Callable[[events.ToolEvent], Awaitable[str]]
-"""Passes an event to the listeners, and returns their texts for the model, "" for none."""
+"""Passes an event to the listeners; returns their texts for the model, or ""."""
 
 
 class HookReviews(HeldCalls[_Held]):
-    """See the top of this file."""
+    """The reviews of edits, see the top of this file."""
 
     def __init__(
         self, editor: Editor, files_of: Callable[[Peer], TerminalFiles | None], limits: Limits | None = None
@@ -155,10 +155,10 @@ class HookReviews(HeldCalls[_Held]):
         super().__init__(editor, files_of, limits)
         self.scope: str | None = None
         self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
-        """Edits that the CLI of each process has asked about by itself and not begun yet."""
+        """By process, the edits about which its CLI has asked by itself and that have not begun."""
 
     def waiting(self) -> list[Proposal]:
-        """Return the proposals on which the user has not decided."""
+        """Return the proposals that the user has not decided."""
         return [held.proposal for held in self._held.values() if held.decision is None]
 
     # --- A call
@@ -168,7 +168,8 @@ class HookReviews(HeldCalls[_Held]):
     ) -> Reply:
         """Return the reply to `event` of `asker`, None for an unknown CLI.
 
-        `agent` is the name of the subagent that makes the call, or None.  `gone` is set when nobody waits any more.
+        `agent` is the name of the subagent that makes the call, or None.  `gone` is set when the caller no longer
+        waits.
         """
         ends = anyio.current_time() + self._limits.hold_s
         target = None if asker is None else asker.files
@@ -198,7 +199,7 @@ class HookReviews(HeldCalls[_Held]):
         return await self._answer(held, agent, hear)
 
     async def _answer(self, held: _Held, agent: str | None, hear: Hear) -> Reply:
-        """Return the reply to the call `held` of `agent`, whose hook cannot wait longer or need not."""
+        """Return the reply to the call `held` of `agent`, whose hook cannot or need not wait longer."""
         if held.proposal.id not in self._held:
             # The turn is over; nobody reads this.
             return Reply(events.refuse(REJECTED))
@@ -228,7 +229,7 @@ class HookReviews(HeldCalls[_Held]):
             return True
 
     def _find(self, event: events.PreToolUse, path: str, asker: Asker, facts: _Facts) -> _Held | None:
-        """Return the review of the same change by the same agent, which was told to repeat its call."""
+        """Return the waiting review of the same change by the same agent, and continue it; None without one."""
         for held in self._held.values():
             same = (held.pid, held.event.agent_id, held.path) == (asker.peer.pid, event.agent_id, path)
             if same and held.facts == facts and not held.is_held and not held.is_answered:
@@ -239,9 +240,9 @@ class HookReviews(HeldCalls[_Held]):
         return None
 
     async def _begin(self, held: _Held, agent: str | None, gone: anyio.Event) -> None:
-        """Have the review `held` of `agent` shown; `gone` is set when nobody waits any more.
+        """Show the review `held` of `agent` in Emacs; `gone` is set when the caller no longer waits.
 
-        :raises UnreviewableError: when it is not shown
+        :raises UnreviewableError: if it is not shown
         """
         label = held.asker.label if agent is None else f"{agent} of {held.asker.label or 'the CLI'}"
         refusal = await self._begin_review(held, label, held.facts.proposed, gone)
@@ -260,7 +261,7 @@ class HookReviews(HeldCalls[_Held]):
         held.abandonment = loop.call_later(self._limits.return_s, self._end, held, "the model has not come back to it")
 
     def _release(self, held: _Held) -> None:
-        """Leave `held` to the terminal, which asks now if there is one."""
+        """Leave the decision on `held` to the terminal, too; it asks now if there is one."""
         held.is_asked = True
         if held.is_answerable:
             self._editor.released(held.proposal, "its terminal asks as well", answerable=True)
@@ -291,7 +292,7 @@ class HookReviews(HeldCalls[_Held]):
     async def _answer_terminal(self, held: _Held) -> None:
         """Answer the terminal with the decision on `held`, once it asks."""
         if not held.is_answerable and not held.dialog.is_set():
-            # Nobody is asked there, it seems.
+            # Apparently nobody is asked there.
             self._await_same_call(held)
             return
         try:
@@ -310,7 +311,7 @@ class HookReviews(HeldCalls[_Held]):
     # --- The ends of calls
 
     def note(self, pid: int, event: events.Event) -> None:
-        """Note what `event` of process `pid` means for its calls."""
+        """Update the calls of process `pid` by `event`."""
         if isinstance(event, events.PermissionRequest) and event.tool_name in events.EDIT_TOOLS:
             self._asked.setdefault(pid, []).append((event.agent_id, event.tool_name, _path(event)))
         elif isinstance(event, events.PostToolBatch):
@@ -336,7 +337,7 @@ class HookReviews(HeldCalls[_Held]):
         for held in self._of(pid, None):
             status = event.status(held.event.tool_call_id)
             if status == "error" and held.is_asked and held.decision is None:
-                # Nobody was asked, and the model has read that it is to repeat its call.
+                # Nobody was asked, and the model was told to repeat its call.
                 self._await_same_call(held)
             elif status in ("success", "cancelled"):
                 self._end(held, "it was answered in the terminal")
@@ -346,9 +347,9 @@ class HookReviews(HeldCalls[_Held]):
         return bool(self._of_call(pid, event.tool_call_id))
 
     async def ran(self, pid: int, event: events.PostToolUse) -> str:
-        """Note that a call has run; return what the model is to read with its result, "" for nothing.
+        """Note that a call has run; return the text for the model with its result, or "".
 
-        A text that the user has accepted with changes replaces that of the call.
+        A text that the user has accepted with changes is written over that of the call.
         """
         for held in self._of_call(pid, event.tool_call_id):
             content = held.content
@@ -363,7 +364,7 @@ class HookReviews(HeldCalls[_Held]):
                     proposed = held.facts.proposed.encode("utf-8")
                     await held.target.write(held.path, proposed, content.encode("utf-8"))
                 except OSError:
-                    # Emacs waits for that text, and warns that the file does not have it.
+                    # Emacs waits for the accepted text, and warns if the file does not have it.
                     return ""
                 return held.words(_WRITTEN_OVER)
         return ""
@@ -382,7 +383,7 @@ class HookReviews(HeldCalls[_Held]):
             self._end(held, "the CLI has ended")
 
     def _of(self, pid: int, event: events.Event | None) -> list[_Held]:
-        """Return the reviews of process `pid`, with an `event` of the conversation those that it can concern."""
+        """Return the reviews of process `pid`; with an `event`, only those that it can concern."""
         found = [held for held in self._held.values() if held.pid == pid]
         if event is None:
             return found
@@ -417,7 +418,7 @@ def _ends_turn(event: events.Event) -> bool:
 async def _pass(held: _Held) -> events.Answer:
     """Let the CLI make the edit `held`.
 
-    :raises OSError: when the file is not the one that the user has seen
+    :raises OSError: if the file is not as the user has seen it
     """
     try:
         data = await in_thread(_read, held.path, await held.target.review_file(held.path))
@@ -431,7 +432,7 @@ async def _pass(held: _Held) -> events.Answer:
 async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
     """Write `content`, the accepted text of `held`, in place of the CLI; return the answer.
 
-    :raises OSError: when that fails
+    :raises OSError: if that fails
     """
     await hear(held.event)
     await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
@@ -450,22 +451,22 @@ def _unix(text: str) -> str:
 def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
     """Return the facts about `path`, whose text is in the local `file`, for a review.
 
-    :raises UnreviewableError: when it is not certain what the CLI would write
+    :raises UnreviewableError: if it is uncertain what the CLI would write
     """
     data = _read(path, file)
     text = "" if data is None else data.decode("utf-8")
     proposed = _proposed(event, path, None if data is None else _unix(text.removeprefix("\ufeff")))
     if "\r" in proposed:
         raise UnreviewableError(f"The text for {path} has carriage returns, so Emacs cannot show it.")
-    # The CLI keeps these.
+    # The CLI keeps carriage returns.
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     return _Facts(data, mark + (proposed.replace("\n", "\r\n") if "\r\n" in text else proposed))
 
 
 def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
-    """Return what the CLI makes of `text`, None for no file.
+    """Return `text`, None without a file, after the edit that the CLI would make.
 
-    :raises UnreviewableError: when that is not certain
+    :raises UnreviewableError: if that is uncertain
     """
     if event.tool_name == events.WRITE:
         return _string(event.tool_input, "content")
@@ -488,7 +489,7 @@ def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
 def _read(path: str, file: str) -> bytes | None:
     """Return the bytes of `file`, the CLI's `path`, or None without a file.
 
-    :raises UnreviewableError: when they are not a text that can be shown
+    :raises UnreviewableError: if they are not a text that can be shown
     """
     try:
         with open(file, "rb") as opened:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The activity of each CLI, from the reports of its hooks.  Nothing of it is kept but what Emacs shows."""
+"""The activity of each CLI, from the reports of its hooks.  Only what Emacs shows is kept."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FAILED = "failed"
 RETRYING = "retrying"
 
 _MAX_TODOS = 100
-"""How many items of a list are shown."""
+"""Most items of a list that are shown."""
 
 _STATUSES = {"pending": "pending", "in_progress": "working", "completed": "done"}
-"""The words of the CLI for the status of an item, and ours."""
+"""The CLI's words for the status of an item, and ours."""
 
 _MAX_WORDS = 60
-"""How much of a prompt or a question is shown, in characters."""
+"""Most characters of a prompt or a question that are shown."""
 
 
 @dataclass(frozen=True)
 class _Agent:
-    """A subagent of some kind, which was started in the turn `prompt_id`."""
+    """A subagent of some kind, started in the turn `prompt_id`."""
 
     kind: str = ""
     prompt_id: str | None = None
@@ -41,16 +41,16 @@ class _Agent:
 class _Known:
     state: CliState
     agents: Mapping[str, _Agent] = field(default_factory=dict[str, _Agent])
-    """The subagents that have been started, by id; the one that was started last comes last."""
+    """The subagents that have been started, by id, in the order of their starts."""
     settled: str = ""
-    """The timestamp of the last event that says what the CLI does, whatever was said before."""
+    """The timestamp of the last event that determines the activity regardless of earlier ones."""
 
 
 class States:
     """The states of all CLIs, by the number of their process."""
 
     def __init__(self, known: Iterable[SessionState] = ()) -> None:
-        """`known` has the states that an earlier process knew; which subagents were running is unknown."""
+        """`known` has the states from an earlier process; running subagents are unknown."""
         self._known = {
             item.session.peer.pid: _Known(replace(item.state, subagents=0))
             for item in known
@@ -58,7 +58,7 @@ class States:
         }
 
     def get(self, pid: int) -> CliState | None:
-        """Return the state of process `pid`; None where it has called no hook."""
+        """Return the state of process `pid`; None if it has called no hook."""
         known = self._known.get(pid)
         return None if known is None else known.state
 
@@ -68,15 +68,15 @@ class States:
         return f"subagent {agent.kind}" if agent and agent.kind else "a subagent"
 
     def running_agent(self, pid: int) -> str | None:
-        """Return the subagent of process `pid` that has started last, None where none is running."""
+        """Return the subagent of process `pid` that has started last; None if none is running."""
         running = [identifier for identifier, agent in self._agents(pid).items() if agent.running]
         return running[-1] if running else None
 
     def attribute(self, pid: int, event: events.Event) -> events.Event:
-        """Return `event` of process `pid` without the subagent that it names, where that is not its own.
+        """Return `event` of process `pid`, without the subagent that it names if that is wrong.
 
-        Qwen Code 0.24 names a subagent also in turns of the conversation with the user, when these begin at a moment
-        in which the subagent does something, most often when it has just ended.
+        Qwen Code 0.24 names a subagent also in turns of the conversation with the user, if these begin while the
+        subagent does something, most often just after its end.
         """
         agent = self._agents(pid).get(event.agent_id or "")
         if agent is None or isinstance(event, events.SubagentStart | events.SubagentStop):
@@ -98,7 +98,7 @@ class States:
         self._known.pop(pid, None)
 
     def note(self, pid: int, event: events.Event, now: int) -> bool:
-        """Take an `event` of process `pid` at `now`, in ms since the epoch; return whether its state is another one."""
+        """Note an `event` of process `pid` at `now`, in ms since the epoch; return whether its state has changed."""
         before = self._known.get(pid)
         after = _after(before or _Known(CliState()), event, now)
         conversation = event.session_id or (None if before is None else before.state.conversation)
@@ -107,9 +107,9 @@ class States:
         return before is None or before.state != after.state
 
     def prompted(self, pid: int, prompt: str, time: int) -> bool:
-        """Note that process `pid` began with `prompt` at `time`, in ms since the epoch, of which no hook tells.
+        """Note that process `pid` began with `prompt` at `time`, in ms since the epoch, although no hook reported it.
 
-        Return whether hooks have told the end of that turn.
+        Return whether hooks have reported the end of that turn.
         """
         known = self._known.get(pid)
         if known is None:
@@ -161,7 +161,7 @@ def _with_agent(known: _Known, identifier: str, event: events.Event) -> _Known:
 
 
 def _settles(event: events.Event) -> bool:
-    """Return whether what the CLI does after `event` does not depend on a notification before it."""
+    """Return whether the activity after `event` is independent of an earlier notification."""
     return isinstance(
         event,
         events.SessionStart
@@ -183,7 +183,7 @@ def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
     # Without a prompt the turn goes on, with the results of its tools.
     goes_on = isinstance(event, events.UserPromptSubmit | events.PreToolUse | events.PermissionRequest)
     if goes_on and state.activity in (ASKING, FAILED):
-        # A turn that has failed is tried again by a key there.
+        # The user can retry a failed turn by a key in the terminal.
         since = state.since if state.activity == ASKING else now
         return replace(state, activity=WORKING, since=since, question=None, failure=None)
     if isinstance(event, events.Stop):
@@ -197,13 +197,13 @@ def _state_after(state: CliState, event: events.Event, now: int) -> CliState:
         if event.notification_type == "permission_prompt":
             return replace(state, activity=ASKING, question=first_words(event.message))
         if event.notification_type == "idle_prompt" and state.activity in (WORKING, ASKING):
-            # There is no `Stop` only of a turn that was cancelled.
+            # A cancelled turn is the only one without `Stop`.
             return replace(state, activity=CANCELLED, since=now, question=None)
     return state
 
 
 def _todos(tool_input: Mapping[str, Any]) -> tuple[Todo, ...] | None:
-    """Return the list that a CLI writes by its tool for that, None where it has another shape."""
+    """Return the list that a CLI writes by its todo tool; None if it has another shape."""
     items = tool_input.get("todos")
     if not isinstance(items, list):
         return None
@@ -217,9 +217,9 @@ def _todos(tool_input: Mapping[str, Any]) -> tuple[Todo, ...] | None:
 
 
 def last_line(text: str) -> str | None:
-    """Return the beginning of the last line of `text` with a letter or digit in it; None where there is none.
+    """Return the beginning of the last line of `text` with a letter or digit; None without one.
 
-    The end of a block of code is no such line.
+    Lines that close a block of code do not count.
     """
     lines = reversed(text[-10 * _MAX_WORDS :].splitlines())
     return next((first_words(line) for line in lines if any(map(str.isalnum, line))), None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two files of a CLI in a terminal of ours: it writes events to one, and reads prompts and answers from the other.
+"""The two files of a CLI in a terminal of Emacs: it writes events to one, and reads prompts and answers from the other.
 
-Emacs names them in the options `--json-file` and `--input-file` of the CLI; they lie in the private directory.
+Emacs passes them by the options `--json-file` and `--input-file` of the CLI.  They are in the private directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qwen_companion.errors import PromptError
 from qwen_companion.json_objects import as_object, read_object
 
 _NEWEST_BYTES = 1024 * 1024
-"""Bytes of the newest events that are read at first, and more if a plan among them is longer."""
+"""Bytes of the newest events that are read at first; more if a plan among them is longer."""
 
 _MOST_BYTES = 64 * 1024 * 1024
 
@@ -28,7 +28,7 @@ _TYPE_BYTES = 64
 """An event begins with its type."""
 
 _TRIM_BYTES = 4 * 1024 * 1024
-"""Size from which events are forgotten with a new prompt."""
+"""Size from which the file is emptied before a new prompt."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TerminalFiles:
     def trim(self) -> None:
         """Empty the file of events if it is large.  The CLI goes on writing at its offset, after a hole."""
         with suppress(OSError):
-            # `st_size` counts the hole.
+            # `st_size` would count the hole.
             if os.stat(self.events).st_blocks * 512 > _TRIM_BYTES:
                 os.truncate(self.events, 0)
 
@@ -85,9 +85,9 @@ class TerminalFiles:
             return []
 
     def answer(self, request: str, allowed: bool) -> None:
-        """Answer what the terminal asks under the id `request`.
+        """Answer the request with the id `request` of the terminal.
 
-        :raises PromptError: when it could not be written
+        :raises PromptError: if it could not be written
         """
         entry = {"type": "confirmation_response", "request_id": request, "allowed": allowed}
         append_line(self.directory, self.answers, json.dumps(entry))
@@ -111,17 +111,17 @@ def terminal_files(directory: str, peer: Peer) -> TerminalFiles | None:
 
 
 def append_prompt(directory: str, path: str, text: str) -> None:
-    """Add the prompt `text` to the file at `path`, which must lie in `directory`; block on disk I/O.
+    """Add the prompt `text` to the file at `path`, which must be in `directory`.  Blocks on disk I/O.
 
-    A CLI skips what the file held when it began to watch it.
+    A CLI skips what the file contained when it began to watch it.
 
-    :raises PromptError: when it could not be written; then the CLI has read nothing of it
+    :raises PromptError: if it could not be written; then the CLI has read nothing of it
     """
     append_line(directory, path, submission(text))
 
 
 def submission(text: str) -> str:
-    """Return the line that makes a CLI read the prompt `text`."""
+    """Return the line that submits the prompt `text` to a CLI."""
     return json.dumps({"type": "submit", "text": text})
 
 
@@ -139,7 +139,7 @@ def append_line(directory: str, path: str, entry: str) -> None:
         try:
             size = os.fstat(descriptor).st_size
             if os.write(descriptor, line) < len(line):
-                # Without its line end the CLI has not read it.
+                # A CLI does not read a line without its end.
                 os.ftruncate(descriptor, size)
                 raise PromptError("there is no room for a prompt in the private directory")
         finally:

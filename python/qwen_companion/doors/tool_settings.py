@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The tools in our settings layer: where a CLI finds them, and which it may call unasked."""
+"""The tools in our settings layer: their address, and which of them a CLI may call unasked."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DISCOVERY_TIMEOUT_MS = 15_000
 
 
 def tool_secret(token: str) -> str:
-    """Return the secret for the tools and nothing else, derived from `token`.
+    """Return the secret for the tools only, derived from `token`.
 
-    Neither `token` nor the secret of the hooks can be found from it.
+    Neither `token` nor the secret of the hooks can be derived from it.
     """
     return hmac.new(token.encode("utf-8"), b"tools", hashlib.sha256).hexdigest()
 
@@ -41,10 +41,10 @@ def tool_settings(port: int, secret: str, definitions: Iterable[ToolDefinition])
         "httpUrl": f"http://127.0.0.1:{port}{TOOL_PATH}",
         "headers": {"Authorization": f"Bearer {secret}"},
         "timeout": CALL_TIMEOUT_MS,
-        # A CLI that gave up has no tools until it is restarted.
+        # A CLI that has stopped waiting has no tools until it is restarted.
         "discoveryTimeoutMs": DISCOVERY_TIMEOUT_MS,
     }
     if len(unasked) == len(offered):
-        # Versions before 0.15 know no rules for tools, only servers to trust.
+        # Versions before 0.15 have no rules for tools; they can only trust whole servers.
         server["trust"] = True
     return {"mcpServers": {SERVER_NAME: server}, "permissions": {"allow": unasked}}

@@ -14,13 +14,13 @@ from qwen_companion.json_objects import as_object
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its files of settings.
 
-Earlier ones call those of the user's and the project's file.  Only where one of the two has none, they call all others
-in its place, but never in place of those of a project that is not trusted.
+Earlier ones call those of the user's file or the project's.  Only if one of the two has no hooks, they call all others
+in its place, but never in place of those of an untrusted project.
 """
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:
-    """Return which setting keeps a CLI of `version` in `directory` from calling our hooks, in words; None for none.
+    """Return, in words, the setting by which a CLI of `version` in `directory` does not call our hooks, or None.
 
     An unknown `version` is "".
     """
@@ -28,7 +28,7 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) 
     user, project = user_settings_file(environ), os.path.join(directory, ".qwen", "settings.json")
     try:
         is_distrusted = _is_distrusted(directory, environ)
-        # Those of a project that is not trusted are not read.
+        # The files of an untrusted project are not read.
         files = (user, *(() if is_distrusted else (project,)), system_settings_file(environ), replaced_file(environ))
         found = [(path, read_settings(path)) for path in files]
     except LayerError as error:
@@ -52,7 +52,10 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) 
 
 
 def _is_distrusted(directory: str, environ: Mapping[str, str]) -> bool:
-    """Return whether the user has told the CLI not to trust `directory`.  LayerError."""
+    """Return whether the user has told the CLI not to trust `directory`.
+
+    :raises LayerError: if the CLI's file cannot be read
+    """
     files = (system_settings_file(environ), user_settings_file(environ), replaced_file(environ))
     enabled = (_value(read_settings(path), "security", "folderTrust", "enabled") for path in files)
     if next((value for value in enabled if value is not None), None) is not True:
@@ -61,18 +64,18 @@ def _is_distrusted(directory: str, environ: Mapping[str, str]) -> bool:
     rules = read_settings(environ.get("QWEN_CODE_TRUSTED_FOLDERS_PATH") or beside)
     places = [(os.path.dirname(path) if level == "TRUST_PARENT" else path, level) for path, level in rules.items()]
     matching = [(len(path), level) for path, level in places if _is_in(directory, path)]
-    # The innermost counts.
+    # The innermost directory counts.
     return max(((length, level == "DO_NOT_TRUST") for length, level in matching), default=(0, False))[1]
 
 
 def _is_in(directory: str, above: str) -> bool:
-    """Return whether `directory` is `above` or lies below it, by its name and really."""
+    """Return whether `directory` is `above` or below it, by its name or its true name."""
     pairs = ((directory, above), (os.path.realpath(directory), os.path.realpath(above)))
     return directory == above or all(f"{inner}/".startswith(f"{outer.rstrip('/')}/") for inner, outer in pairs)
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the first three numbers of `version`, fewer where it has not as many."""
+    """Return the first three numbers of `version`, or fewer if it has fewer."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
@@ -90,7 +93,7 @@ def _value(settings: JsonObject, *keys: str) -> object:
 
 
 def _items(settings: JsonObject, *keys: str) -> list[str]:
-    """Return the strings at `keys`, where a single one may stand."""
+    """Return the strings at `keys`; a single string counts as a list of one."""
     value = _value(settings, *keys)
     values = cast("list[object]", value if isinstance(value, list) else [value])
     return [item for item in values if isinstance(item, str)]

@@ -8,11 +8,11 @@ import os
 import stat
 
 Signature = tuple[int, ...]
-"""Differs when the file under a name differs.  For a directory only its identity counts, not its contents."""
+"""Differs if the file under a name differs.  For a directory only its identity counts, not its contents."""
 
 
 def signature(path: str) -> Signature:
-    """Return the signature of the file that `path` leads to, or the one for a missing file."""
+    """Return the signature of the file that `path` leads to, or that of a missing file."""
     try:
         found = os.stat(path)
     except OSError as error:
@@ -37,9 +37,9 @@ def is_odd(path: str) -> bool:
 def read_start(path: str, size: int) -> bytes:
     """Return at most `size` bytes of the regular file `path`.
 
-    :raises OSError: when it is none or cannot be read
+    :raises OSError: if it is not regular or cannot be read
     """
-    # A pipe would keep us waiting for ever.
+    # Reading a pipe would block for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -30,7 +30,7 @@ _MAX_REMEMBERED = 1000
 
 @dataclass(frozen=True)
 class _Basis:
-    """The names and rules that a remembered verdict depends on; looked up each time it is used."""
+    """The names and rules that a cached verdict depends on; found anew for each use of it."""
 
     names: Names | str
     settled: tuple[Settled, ...]
@@ -51,7 +51,7 @@ class _Record:
 
 @dataclass
 class _Look:
-    """Findings on the disk during one call."""
+    """The findings on the disk during one call."""
 
     settled: tuple[Settled, ...]
     roots: tuple[tuple[str, ...], ...]
@@ -75,10 +75,10 @@ class _Look:
 
 
 class Exclusions:
-    """Decides about files.
+    """Decides which files are excluded.
 
-    `check` and `changed` wait for the disk, and `check` for git: call them in a thread.  They may be called in several
-    at once; one `check` waits for the other.
+    `check` and `changed` block on the disk, and `check` on git: call them in a thread.  They are thread-safe; a `check`
+    waits until another has ended.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Exclusions:
         return any(not self._is_valid(path, self._records.get(path), roots, look) for path in paths)
 
     def dependencies(self, paths: Iterable[str], roots: Sequence[str]) -> Dependencies:
-        """Return the dependencies of the verdicts on `paths`, except the git program in use.  Waits for the disk."""
+        """Return the dependencies of the verdicts on `paths`, except the git program.  Blocks on disk I/O."""
         look = self._inspect(roots)
         contents: set[str] = set()
         lasting = True
@@ -134,7 +134,7 @@ class Exclusions:
                 contents.update(record.watched)
                 lasting = lasting and record.retry_at is None
         for file in contents:
-            with suppress(UnknownNameError):  # No file, so there is nothing in it.
+            with suppress(UnknownNameError):  # There is no file, so it has no content.
                 names(file, look.links)
         return Dependencies(frozenset(look.links), frozenset(contents), lasting)
 
@@ -172,7 +172,7 @@ class Exclusions:
         return records
 
     def _apply_git(self, on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-        """Enter git's verdict on each of the files `on_disk`, and on the links that lead to it."""
+        """Record git's verdict on each of the files `on_disk`, and on the links that lead to it."""
         repositories: dict[str, str | None] = {}
         for path, its in on_disk.items():
             for name in (its.true, *its.links):
@@ -210,7 +210,7 @@ def _by_name(basis: _Basis) -> Verdict | None:
 
 
 def _apply_ignore_files(on_disk: Mapping[str, Names], records: Mapping[str, _Record], look: _Look) -> None:
-    """Enter the verdict of the ignore files on each of the files `on_disk`."""
+    """Record the verdict of the ignore files on each of the files `on_disk`."""
     for file in ignore_files(look.roots):
         seen = look.signature(file.path)
         rules = load(file)

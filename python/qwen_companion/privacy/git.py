@@ -39,7 +39,7 @@ class IgnoreRules:
         return self._git.program()
 
     def ask(self, top: str, paths: Sequence[str]) -> dict[str, Verdict]:
-        """Return the verdicts of the repository in `top` on `paths`, which have no link in any directory."""
+        """Return the verdicts of the repository in `top` on `paths`, whose directories contain no links."""
         if self.program() is None:
             return dict.fromkeys(paths, ALLOWED)
         try:
@@ -57,7 +57,7 @@ class IgnoreRules:
         return {path: verdict for single in paths for path, verdict in self.ask(top, [single]).items()}
 
     def rule_files(self, top: str) -> list[str]:
-        """Return the files outside the work tree that decide what the repository in `top` ignores, there or not."""
+        """Return the files outside the work tree that decide what the repository in `top` ignores, existing or not."""
         files = [
             self._git.environ.get("GIT_CONFIG_SYSTEM", "/etc/gitconfig"),
             self._git.environ.get("GIT_CONFIG_GLOBAL", os.path.join(self._home, ".gitconfig")),
@@ -66,7 +66,7 @@ class IgnoreRules:
         ]
         files += _repository_files(top)
         if self.program() is not None:
-            with suppress(GitError):  # Then nothing is known about the paths either.
+            with suppress(GitError):  # Then the verdicts on the paths are unknown too.
                 files += self._configured(top)
         return list(dict.fromkeys(files))
 
@@ -89,7 +89,7 @@ class IgnoreRules:
         return verdicts
 
     def _configured(self, top: str) -> Iterator[str]:
-        """Return the files of the configuration, those it includes, and the patterns for all repositories."""
+        """Yield the files of git's configuration, those that it includes, and the patterns for all repositories."""
         output, _ = self._run(top, ("config", "-z", "--list", "--show-origin"), b"", (0,))
         fields = [os.fsdecode(field) for field in output.split(b"\0")]
         for origin, entry in zip(fields[0:-1:2], fields[1::2], strict=False):
@@ -126,7 +126,7 @@ class IgnoreRules:
 def _check_regular(files: Iterable[str]) -> None:
     """Check that git can read `files`.
 
-    :raises GitError: for a pipe, where it would wait, and for a device
+    :raises GitError: for a pipe, on which it would block, and for a device
     """
     odd = next(filter(is_odd, files), None)
     if odd is not None:
@@ -134,7 +134,7 @@ def _check_regular(files: Iterable[str]) -> None:
 
 
 def _repository_files(top: str) -> Iterator[str]:
-    """Return the files of the repository in `top` that decide what it ignores, there or not."""
+    """Yield the files of the repository in `top` that decide what it ignores, existing or not."""
     directory = git_directory(top)
     common = common_directory(directory)
     yield from (os.path.join(directory, name) for name in ("HEAD", "commondir", "config.worktree", "index"))
@@ -142,39 +142,39 @@ def _repository_files(top: str) -> Iterator[str]:
 
 
 def repository(path: str) -> str | None:
-    """Return the closest directory around `path`, which has no links, that has the mark of a repository."""
+    """Return the closest directory around `path` that is marked as a repository; `path` has no links."""
     return next((each for each in _around(path) if os.path.lexists(os.path.join(each, ".git"))), None)
 
 
 def work_tree_files(path: str) -> Iterator[str]:
-    """Return the files, existing or not, that decide what git says about `path`."""
+    """Yield the files, existing or not, that decide git's verdict on `path`."""
     for directory in _around(path):
         yield os.path.join(directory, ".git")
         yield os.path.join(directory, ".gitignore")
 
 
 def _around(path: str) -> Iterator[str]:
-    """Return the directories that `path` is in, the closest first."""
+    """Yield the directories around `path`, the closest first."""
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path
 
 
 def git_directory(top: str) -> str:
-    """Return the repository directory of the work tree `top`: in a worktree or submodule a file names it."""
+    """Return the git directory of the work tree `top`: in a worktree or submodule a file names it."""
     mark = os.path.join(top, ".git")
     named = _line(mark).removeprefix("gitdir:").strip()
     return os.path.join(top, named) if named else mark
 
 
 def common_directory(directory: str) -> str:
-    """Return the git directory that all worktrees share with the git `directory` of one."""
+    """Return the git directory shared by all worktrees; `directory` is the git directory of one of them."""
     return os.path.join(directory, _line(os.path.join(directory, "commondir")))
 
 
 def _line(path: str) -> str:
-    """Return the short text in the file `path`, empty when there is none."""
+    """Return the short text in the file `path`, or "" without a file."""
     try:
         return os.fsdecode(read_start(path, 4096)).strip()
-    except (OSError, ValueError):  # It is not there, or no file can have that name.
+    except (OSError, ValueError):  # It does not exist, or no file can have that name.
         return ""

@@ -15,12 +15,12 @@ IGNORE_FILES: Mapping[str, tuple[str, ...]] = {
     "qwen": (".qwenignore", ".agentignore", ".aiignore"),
     "gemini": (".geminiignore",),
 }
-"""Their names, by the family of CLIs that reads them."""
+"""The names of the files, by the family of CLIs that reads them."""
 
 
 @dataclass(frozen=True)
 class IgnoreFile:
-    """The file `name`, there or not, of the CLIs of `family` in the directory that has the names `root`."""
+    """The file `name`, existing or not, of the CLIs of `family` in the directory with the names `root`."""
 
     family: str
     name: str
@@ -28,13 +28,13 @@ class IgnoreFile:
 
     @property
     def path(self) -> str:
-        """Its absolute name."""
+        """The absolute name."""
         return os.path.join(self.root[0], self.name)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The current rules of an ignore file; everything is excluded when it cannot be used."""
+    """The current rules of an ignore file; if it cannot be used, they exclude everything."""
 
     file: IgnoreFile
     patterns: Patterns | None
@@ -57,7 +57,7 @@ class Rules:
 
 
 def ignore_files(roots: Iterable[tuple[str, ...]]) -> Iterator[IgnoreFile]:
-    """Return all ignore files that may be in `roots`, each given by its names."""
+    """Yield all ignore files that may exist in `roots`; each root is given by its names."""
     for root in roots:
         for family, file_names in IGNORE_FILES.items():
             for name in file_names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find all names of a file: those of the links to it, and its true name."""
+"""Find all names of a file: its true name, and the names of links to it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _ARCHIVE_MEMBER = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """`spellings`: each name that led to the next one, the visited one first, the `true` one last.
+    """`spellings`: the names from the visited one to the `true` one; each link leads to the next.
 
-    `links`: the symbolic links passed on the way, each by its own true name; a link can be ignored like a file.
+    `links`: the symbolic links on the way, each by its own true name; a link can be ignored like a file.
     """
 
     spellings: tuple[str, ...]
@@ -36,12 +36,12 @@ class Names:
 
     @property
     def true(self) -> str:
-        """The name without any link in it."""
+        """The name without links."""
         return self.spellings[-1]
 
 
 def non_local_reason(path: str) -> str | None:
-    """Return the kind of `path`, as Emacs names it, unless it is the name of a file on this machine's disks."""
+    """Return, in words, why `path` is not the name of a file on this machine; None if it is one."""
     if not path.startswith("/"):
         return "no absolute file name"
     if len(path) >= LONGEST_BYTES:
@@ -56,9 +56,9 @@ def non_local_reason(path: str) -> str | None:
 def names(path: str, known: dict[str, str | None]) -> Names:
     """Return the names of the absolute `path`, which need not exist.
 
-    `known` remembers what each link points to (None: no link) for as long as the caller trusts that.
+    `known` caches the target of each link (None: no link); the caller decides for how long.
 
-    :raises UnknownNameError: when the true name cannot be found
+    :raises UnknownNameError: if the true name cannot be found
     """
     spellings = [path]
     links: list[str] = []
@@ -91,7 +91,7 @@ def names(path: str, known: dict[str, str | None]) -> Names:
 
 
 def _target(path: str) -> str | None:
-    """Return the target of the link `path`, or None when it is no link or does not exist."""
+    """Return the target of the link `path`, or None if it is no link or does not exist."""
     try:
         return os.readlink(path)
     except OSError as error:

@@ -23,9 +23,9 @@ _GLOB = re.compile(r"[*?\[\\]")
 class Options:
     """The user's options.
 
-    `patterns` are of the gitignore format: from "/" or "~" for that place; relative to the home directory when there is
-    a slash before their end; for a name anywhere when not.  `auth_sources` are the files that Emacs takes passwords
-    from.
+    `patterns` have the gitignore format.  One that begins with "/" or "~" is absolute.  One with a slash before its end
+    is relative to the home directory.  Any other fits names in all directories.  `auth_sources` are the files from
+    which Emacs reads passwords.
     """
 
     patterns: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Settled:
-    """A `rule` in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now.
+    """A rule in words and its gitignore `pattern`, relative to the root directory, for the disk as it is now.
 
-    It means files below the directory `start` or that file, or with "" files anywhere.
+    It excludes the file `start`, or files below that directory; with "", files anywhere.
     """
 
     rule: str
@@ -46,7 +46,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class _Place:
-    """`start` is an absolute name without wildcards, or empty for anywhere; `rest` a pattern below it."""
+    """`start` is an absolute name without wildcards, or "" for anywhere; `rest` is a pattern below it."""
 
     rule: str
     start: str
@@ -54,10 +54,10 @@ class _Place:
 
 
 class UserRules:
-    """The options in force.  `warnings` name entries that cannot be used and protect nothing."""
+    """The options in force.  `warnings` name entries that cannot be used and exclude nothing."""
 
     def __init__(self, options: Options, environ: Mapping[str, str]) -> None:
-        """`environ` has the directory for "~"."""
+        """`environ` names the home directory."""
         self._home = environ.get("HOME") or os.path.expanduser("~")
         self._places: list[_Place] = []
         warnings: list[str] = []
@@ -70,13 +70,13 @@ class UserRules:
         self.warnings = tuple(warnings)
 
     def settle(self, links: dict[str, str | None]) -> tuple[Settled, ...]:
-        """Return the rules, by the true names of their places.  `links` is as for `names`."""
+        """Return the rules for the true names of their locations.  `links` is as for `names`."""
         settled: list[Settled] = []
         for place in self._places:
             start = place.start
             known = ""
             if start:
-                with suppress(UnknownNameError):  # Then the true name of a file below it is not known either.
+                with suppress(UnknownNameError):  # Then the true names of the files below it are unknown too.
                     start = known = names(start, links).true
             settled.append(Settled(place.rule, patterns.escape(start).rstrip("/") + place.rest, known))
         return tuple(settled)
@@ -97,7 +97,7 @@ class UserRules:
         return _Place(f"an auth-source file: {name}", os.path.join(*self._from_home(name)), "")
 
     def _from_home(self, name: str) -> tuple[str, str]:
-        """Return the home directory that `name` starts at, and the rest of `name`."""
+        """Return the home directory with which `name` begins, and the rest of `name`."""
         if not name.startswith("~"):
             return self._home, name
         user, _, rest = name.partition("/")
@@ -108,7 +108,7 @@ class UserRules:
 
 
 def within(settled: tuple[Settled, ...], directories: Iterable[str]) -> tuple[Settled, ...]:
-    """Return those of `settled` that may mean a file below one of `directories`, which are absolute names."""
+    """Return those of `settled` that may exclude a file below one of `directories`, which are absolute names."""
     below = [_with_slash(directory) for directory in directories]
 
     def meets(start: str) -> bool:
@@ -118,7 +118,7 @@ def within(settled: tuple[Settled, ...], directories: Iterable[str]) -> tuple[Se
 
 
 def _with_slash(name: str) -> str:
-    # Patterns do not tell upper from lower case.
+    # Patterns ignore case.
     return name.lower().rstrip("/") + "/"
 
 
@@ -128,7 +128,7 @@ def _compiled(settled: tuple[Settled, ...]) -> Patterns:
 
 
 def match(settled: tuple[Settled, ...], spellings: Sequence[str]) -> str | None:
-    """Return the rule in words that means a file with one of the absolute names `spellings`."""
+    """Return the rule, in words, that excludes a file with one of the absolute names `spellings`."""
     if not settled:
         return None
     for name in spellings:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Patterns of the gitignore format, for files outside of repositories too.
 
-pathspec translates the patterns.  It decides about a name as a whole, though; git, and the library the CLIs use, decide
-about each directory on the way, and what is in an excluded directory stays excluded.  So the way is walked here.  Like
-that library, and unlike git, this does not tell upper from lower case.
+pathspec translates the patterns, but matches whole names.  Git, and the library of the CLIs, match each directory on
+the way: what is in an excluded directory stays excluded.  So this module walks down the directories.  Like that
+library, and unlike git, it ignores case.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MAX_LINE = 1000
 _MAX_DIRECTORIES = 5000
 """Most directories whose answers are cached: some 1 MB."""
 
-# In how many places one line may leave open what its asterisks stand for: with each, a match takes the length of the
-# name longer, and Python holds its lock meanwhile.
+# Most asterisks of a line whose extent is open.  Each multiplies the time of a match by the length of the name, and
+# Python holds its lock meanwhile.
 _MAX_FREEDOM = 3
 
 _TOKEN = re.compile(r"\\.|\[[!^]?\]?(?:\[:\w*:\]|\\.|[^\]\\])*\]", re.DOTALL)
 _STARS = re.compile(r"\\.|\*+", re.DOTALL)
 
-# What a regular expression reads otherwise than git does, or warns of.
+# Syntax that a regular expression reads differently from git, or warns of.
 _HARD = re.compile(r"\A\]|[\[\\/]|--|&&|\|\||~~")
 _RANGE = re.compile(r"(.)-(.)", re.DOTALL)
 
-# No pattern has a line break, and the dot of a regular expression does not stand for one.
+# A character that no pattern contains: patterns have no line break, and the dot does not match it.
 _LINE_BREAK = "\uffff"
 
 
@@ -98,23 +98,23 @@ class Patterns:
 
 
 def check(text: str) -> None:
-    """Check that `text` is a pattern, and no exception from others.
+    """Check that `text` is a pattern, and not an exception from other patterns.
 
-    :raises PatternError: when it is not
+    :raises PatternError: if it is not
     """
     if not _compile(Line(1, text)).excludes:
         raise PatternError("an exception from other patterns is not possible here")
 
 
 def escape(name: str) -> str:
-    """Return the pattern of exactly `name`."""
+    """Return the pattern that matches `name` only."""
     return re.sub(r"([\\\[\]*?!# ])", r"\\\1", name)
 
 
 def read(path: str) -> list[Line] | None:
-    """Return the lines of the file `path`, None when there is none.
+    """Return the lines of the file `path`, None if there is none.
 
-    :raises RuleFileError: when it cannot be used
+    :raises RuleFileError: if it cannot be used
     """
     try:
         data = read_start(path, _MAX_BYTES + 1)
@@ -128,7 +128,7 @@ def read(path: str) -> list[Line] | None:
 def parse(path: str, data: bytes) -> list[Line]:
     """Return the lines in `data`, the content of the file `path`.
 
-    :raises RuleFileError: when it cannot be used
+    :raises RuleFileError: if it cannot be used
     """
     if len(data) > _MAX_BYTES:
         raise RuleFileError(f"{path} is longer than {_MAX_BYTES // 1024} KiB")
@@ -143,9 +143,9 @@ def parse(path: str, data: bytes) -> list[Line]:
 def _compile(line: Line) -> _Compiled:
     """Return `line` compiled.
 
-    :raises PatternError: for a comment, an empty line, and one that matches nothing for git
+    :raises PatternError: for a comment, an empty line, and a pattern that matches nothing in git
     """
-    # Imported late: it takes time, and most projects have no such file.
+    # Imported late: that takes time, and most projects have no such file.
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     text = _trim(line.text)
@@ -161,23 +161,23 @@ def _compile(line: Line) -> _Compiled:
         translated, _ = GitIgnoreSpecPattern.pattern_to_regex(pattern)
         if translated is None:
             raise PatternError("it means no file")
-        # In git no set of characters has the slash.
+        # In git, a set of characters never contains the slash.
         return _Compiled(line, excludes, re.compile(re.sub(r"\[\^(?!/)", "[^/", translated)))
     except (ValueError, re.error) as error:
         raise PatternError(str(error)) from None
 
 
 def _trim(text: str) -> str:
-    """Return `text` without the spaces at its end, but with one that a backslash keeps."""
+    """Return `text` without trailing spaces, except for one after a backslash."""
     trimmed = text.rstrip(" ")
     backslashes = len(trimmed) - len(trimmed.rstrip("\\"))
     return trimmed + " " if backslashes % 2 and trimmed != text else trimmed
 
 
 def _simplify(text: str) -> tuple[str, bool]:
-    """Return a pattern for pathspec that means the same files as `text`, and True; or one for more files, and False.
+    """Return a pattern for pathspec that matches the same files as `text`, and True; or one for more files, and False.
 
-    In the result every name, directories too, is matched to its end.
+    The result has to match a name, that of a directory too, to its end.
     """
     exact = True
 

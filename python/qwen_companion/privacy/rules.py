@@ -10,11 +10,11 @@ from functools import cache
 
 @dataclass(frozen=True)
 class Rule:
-    """`patterns` of what is `kind` in words; a name that one of the patterns in `but` fits as well is not meant.
+    """Patterns of files of a `kind`, given in words; names that match a pattern in `but` are exempt.
 
-    A pattern is in lower case and compared with the last components of a name, as many as it has itself; one that ends
-    in a slash with directories on the way.  An asterisk stands for any part of a component.  Names count in lower case
-    too, as some disks do not tell the difference.
+    A pattern in lower case is compared with as many of the last components of a name as it has itself.  A pattern that
+    ends in a slash is compared with the directories on the way.  An asterisk matches any part of a component.  The case
+    of names is ignored, as some disks ignore it.
     """
 
     kind: str
@@ -22,7 +22,7 @@ class Rule:
     but: tuple[str, ...] = ()
 
     def match(self, path: str) -> str | None:
-        """Return the pattern that means `path`, a lower-case absolute name."""
+        """Return the pattern that matches `path`, a lower-case absolute name."""
         for pattern in self.patterns:
             if fragment(pattern) in path and _regex(pattern).search(path):
                 return None if any(_regex(exception).search(path) for exception in self.but) else pattern
@@ -31,7 +31,7 @@ class Rule:
 
 @cache
 def fragment(pattern: str) -> str:
-    """Return a part of each name that `pattern` means.  To look for it takes a tenth of what a search takes."""
+    """Return a text in all names that `pattern` matches.  Testing for it takes a tenth of the time of a search."""
     return max(pattern.strip("/").split("*"), key=len)
 
 
@@ -178,7 +178,7 @@ _COPY = re.compile(r"(?P<name>.+?)(?:~|\.~\d+~|\.(?:bak|old|orig|save|sw[a-p]))"
 
 
 def secret(path: str) -> str | None:
-    """Return the rule, in words, that makes the absolute `path` a secret by its name, or that of the file it copies."""
+    """Return the rule, in words, by which the absolute `path`, or its original, is a secret; None without one."""
     for spelling in dict.fromkeys((path, *_originals(path))):
         name = spelling.lower()
         for rule in RULES:
@@ -189,14 +189,14 @@ def secret(path: str) -> str | None:
 
 
 def edited_file(path: str) -> str | None:
-    """Return the file that is being edited if `path` is named like an auto-save, lock, backup or swap file of it."""
+    """Return the file being edited if `path` is named like an auto-save, lock, backup or swap file of it."""
     directory, _, name = path.rpartition("/")
     match = _EDITORS.fullmatch(name)
     return None if match is None else f"{directory}/{match[match.lastgroup or 0]}"
 
 
 def _originals(path: str) -> list[str]:
-    """Return the original of `path`, if it is named like an auto-save, lock, backup or swap file of an editor."""
+    """Return possible originals of `path`, if it is named like an auto-save, lock, backup or swap file of an editor."""
     directory, _, name = path.rpartition("/")
     for prefix, suffix in (("#", "#"), (".#", "")):
         if name.startswith(prefix) and name.endswith(suffix):
@@ -208,5 +208,5 @@ def _originals(path: str) -> list[str]:
     if copy is not None and name.startswith("."):
         found.append(f"{directory}/{name[1:]}")  # Vim hides its swap file by a dot in front.
     if "!" in name:
-        found.append(name.replace("!", "/"))  # Backups kept in one directory have the whole name.
+        found.append(name.replace("!", "/"))  # Backups in one directory are named after the whole path.
     return found

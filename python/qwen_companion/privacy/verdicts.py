@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a file is hidden from a CLI, and the `rule` that says so.
+    """Whether a file is hidden from a CLI, and the `rule` that decided.
 
     The `rule` of a file that is not `excluded` is empty, or says why a rule that could have excluded it was not
     applied.  A verdict that is not `lasting` may change without any change on the disk.
@@ -28,5 +28,5 @@ def excluded(rule: str, lasting: bool = True) -> Verdict:
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line and fit for UTF-8: file names and patterns may hold anything."""
+    """Return `text` on one line and valid as UTF-8: file names and patterns may contain anything."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

@@ -30,8 +30,9 @@ _FILE_MASK = _SELF | system.MODIFY
 class Dependencies:
     """The files and directories that an answer depends on.
 
-    `entries` are the absolute names that matter as entries of their directories, there or not, those of the directories
-    and links on the way included.  No directory in them is a link.  `contents` are files whose content matters.
+    `entries` are the absolute names whose directory entries matter, existing or not, with those of the directories and
+    links on the way.  No directory in them is a link.  `contents` are files whose content matters.
+
     `lasting`: time alone does not change the answer.
     """
 
@@ -47,13 +48,13 @@ class DiskWatch(InotifyWatch):
         """Must be made on the event loop, which calls `changed` soon after each change of a watched file."""
         super().__init__()
         self._changed = changed
-        # For each watched directory the entries that matter, and None for a file.
+        # By watched directory, the names of its entries that matter; None for a file.
         self._watched: dict[int, set[str] | None] = {}
 
     def cover(self, dependencies: Dependencies) -> bool:
         """Watch `dependencies` and nothing else; return whether every change will be reported.
 
-        If False, some may be.  Changes made before this returns may not be.  Blocks on disk I/O.
+        Changes made before this returns may be missed.  Blocks on disk I/O.
         """
         with self._in_use():
             if self._inotify is None and not self._closed:

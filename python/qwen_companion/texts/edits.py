@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compute small edits between two texts, so that point and markers stay with their words.
 
-Lines that changed are paired, and the words within a pair compared.  Where a block is too large for that, the result is
-coarser and as right.
+Changed lines are paired, and the words of each pair compared.  If a block is too large for that, the result is coarser
+but still correct.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple
 from qwen_companion.texts.hunks import Budget, Hunk, compare, split_lines
 
 _WORDS = re.compile(r"\w+|\n|[^\S\n]+|[^\w\s]")
-"""Words, line ends, other blanks, and all other characters one by one: no character is left out."""
+"""Words, line ends, other blanks, and all other characters one by one; together they match every character."""
 
 _ALIKE = 3
-"""Two lines are versions of one line when a part of this size of the shorter one, 1/3, is the same."""
+"""Two lines are versions of one line if this part, 1/3, of the shorter one is the same in both."""
 
 
 class Edit(NamedTuple):
@@ -31,7 +31,7 @@ class Edit(NamedTuple):
 
 
 def find_edits(old: str, new: str, budget: Budget) -> list[Edit]:
-    """Return the edits that make `new` of `old`, in order and without overlap."""
+    """Return the edits that turn `old` into `new`, in order and without overlap."""
     if old == new:
         return []
     old_lines, new_lines = split_lines(old), split_lines(new)
@@ -56,12 +56,12 @@ def _offsets(parts: Sequence[str]) -> list[int]:
 
 
 def moved(edits: Sequence[Edit], old: int, new: int) -> list[Edit]:
-    """Return `edits` with their positions moved on by `old` and `new`."""
+    """Return `edits` with their positions increased by `old` and `new`."""
     return [Edit(edit.start + old, edit.end + old, edit.new_start + new, edit.new_end + new) for edit in edits]
 
 
 def _refine_block(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
-    """Return the edits in a block of changed lines; lines that differ in blanks only are paired first."""
+    """Return the edits in a block of changed lines; lines that differ only in blanks are paired first."""
     if not old or not new:
         return _trimmed("".join(old), "".join(new))
     old_offsets, new_offsets = _offsets(old), _offsets(new)
@@ -89,7 +89,7 @@ def _refine_blanks(old: str, new: str) -> list[Edit]:
 
 
 def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Edit]:
-    """Return the edits in a block without equal lines: with as many lines on both sides, these are paired."""
+    """Return the edits in a block without equal lines; if both sides have as many lines, these are paired in order."""
     if len(old) != len(new):
         return _refine_words("".join(old), "".join(new), budget)
     edits: list[Edit] = []
@@ -101,7 +101,7 @@ def _refine_rest(old: Sequence[str], new: Sequence[str], budget: Budget) -> list
 
 
 def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
-    """Return the edits between two pieces of text: by words, if enough of them are equal."""
+    """Return the edits between two pieces of text; by words, if enough of them are equal."""
     whole = _trimmed(old, new)
     if not whole or _is_simple(old, new, whole[0]) or not budget.spend(len(old) + len(new)):
         return whole
@@ -127,20 +127,20 @@ def _refine_words(old: str, new: str, budget: Budget) -> list[Edit]:
 
 
 def _is_simple(old: str, new: str, edit: Edit) -> bool:
-    """Return whether `edit`, the only one from `old` to `new`, cannot be refined: it is within a word, or one-sided."""
+    """Return whether the only edit from `old` to `new`, `edit`, cannot be refined: it is in a word, or one-sided."""
     left, right = old[edit.start : edit.end], new[edit.new_start : edit.new_end]
     return not left or not right or (left.isalnum() and right.isalnum())
 
 
 def _is_filler(text: str) -> bool:
-    """Return whether `text`, equal between two edits, should not separate them."""
+    """Return whether `text`, equal in both texts, is too little to separate the edits around it."""
     return text.isspace() and "\n" not in text
 
 
 def _trimmed(old: str, new: str) -> list[Edit]:
     """Return one edit from `old` to `new` without their common beginning and end; none if they are equal.
 
-    The end comes first: a line that is indented further gets the blanks at its beginning, before what stands there.
+    The common end is removed first.  So a line that is indented further gets its new blanks at its beginning.
     """
     if old == new:
         return []

@@ -11,16 +11,16 @@ from typing import NamedTuple
 from patiencediff import unique_lcs
 
 _PAIRS = 20_000
-"""Pairs of equal items up to which a block is searched by difflib, whose work grows with them."""
+"""Largest product of lengths for which difflib compares a block; its work grows with that product."""
 
 _DEPTH = 10
-"""Depth to which the pieces between leading items are searched for leading items."""
+"""Depth of recursion between items that are unique in both texts."""
 
 
 class Budget:
     """Limits the work for a finer result; once it is spent, results are coarser but still correct.
 
-    Counted in steps, about a microsecond each, so that the same texts always give the same result.
+    Counted in steps of about a microsecond, so that equal texts always give equal results.
     """
 
     def __init__(self, steps: int = 3_000_000) -> None:
@@ -54,11 +54,11 @@ def split_lines(text: str) -> list[str]:
 
 
 def compare(old: Sequence[Hashable], new: Sequence[Hashable], budget: Budget) -> list[Hunk]:
-    """Return the hunks that make `new` of `old`, in order, none touching the next.
+    """Return the hunks that turn `old` into `new`, in order, none touching the next.
 
-    Matches are those of patience diff: items that are the only ones of their kind lead, so that the frequent ones
-    (braces, empty lines) are not matched across functions.  A block in which none leads is searched for what it has in
-    common, unless that would take too much of `budget`.
+    As in patience diff, items that occur once are matched first, so that frequent ones (braces, empty lines) are not
+    matched across functions.  A block without such items is compared by difflib, unless that would take too much of
+    `budget`.
     """
     least = min(len(old), len(new))
     head = next((index for index in range(least) if old[index] != new[index]), least)
@@ -106,7 +106,7 @@ def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, 
 
 
 def _search(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget) -> list[Hunk]:
-    """Return `block`, in which no item leads, without the items common to its two sides."""
+    """Return `block`, in which no item is unique, without the items common to its two sides."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)

@@ -41,8 +41,8 @@ class _Region(NamedTuple):
 def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> MergeResult:
     """Return `mine` with the changes from `base` to `theirs`.
 
-    A conflict is where both have changed the same or adjacent lines, differently: it holds the lines of all three, but
-    for those at its ends on which mine and theirs agree.
+    A conflict arises if both have changed the same or adjacent lines differently.  It contains the lines of all three
+    texts, except those at its ends on which mine and theirs agree.
     """
     if theirs in (base, mine):
         return MergeResult(mine, [], 0)
@@ -62,8 +62,8 @@ def merge(base: str, mine: str, theirs: str, labels: Labels, budget: Budget) -> 
 def combine(base: str, mine: str, theirs: str, budget: Budget) -> MergeResult | None:
     """Return `mine` with the changes from `base` to `theirs`, by characters; None if both changed the same ones.
 
-    Finer than `merge`: two changes within one line are no conflict.  So it tells what comes of edits that are made one
-    after the other by looking for the text that they replace.
+    Finer than `merge`: two changes within one line are no conflict.  This is also the result of search-and-replace
+    edits applied one after the other.
     """
     if theirs in (base, mine):
         return MergeResult(mine, [], 0)
@@ -167,7 +167,7 @@ class _Matcher:
 
 
 def _regions(base: list[str], mine: list[str], theirs: list[str]) -> Iterator[_Region]:
-    """Return the texts cut where all three agree, and between those places; nothing is left out."""
+    """Yield the regions on which all three texts agree, and those between; together they are the whole texts."""
     i = j = k = 0
     places = Merge3(base, mine, theirs, sequence_matcher=_Matcher).find_sync_regions()
     for base_from, base_to, mine_from, mine_to, theirs_from, theirs_to in places:

@@ -15,7 +15,7 @@ _STEPS = 300_000
 
 
 def unified(before: str, after: str) -> str:
-    """Return the hunks that make `after` of `before`, as `diff -u` writes them, without the names of the files."""
+    """Return the hunks from `before` to `after` as `diff -u` writes them, without the header that names files."""
     old, new = split_lines(before), split_lines(after)
     groups: list[list[Hunk]] = []
     for hunk in compare(old, new, Budget(_STEPS)):
@@ -27,7 +27,7 @@ def unified(before: str, after: str) -> str:
 
 
 def _lines(old: Sequence[str], new: Sequence[str], group: Sequence[Hunk]) -> Iterator[str]:
-    """Yield the lines of `group`, changes that are shown in one."""
+    """Yield the lines of `group`, the changes of one hunk."""
     first, last = group[0], group[-1]
     start = max(0, first.old_start - CONTEXT)
     end = min(len(old), last.old_end + CONTEXT)
@@ -47,6 +47,6 @@ def _marked(mark: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _range(start: int, end: int) -> str:
-    """Return the lines from `start` to `end`, which count from 0, as a hunk names them."""
+    """Return the range of the lines from `start` to `end`, counted from 0, for the header of a hunk."""
     length = end - start
     return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
