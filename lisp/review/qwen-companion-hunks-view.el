@@ -290,6 +290,19 @@ Return nil at the end of the buffer, or at its beginning."
     (when found
       (goto-char found))))
 
+(defun qwen-companion-hunks-view-show-change (window)
+  "Make the first change of the hunk at point visible in WINDOW.
+If the lines before the change fill half of WINDOW, go to the change."
+  (when-let* ((hunk (qwen-companion-hunks-view-hunk-at (point))))
+    (let ((change (line-beginning-position (+ 2 (qwen-companion-hunks-hunk-before hunk)))))
+      (unless (and (pos-visible-in-window-p (point) window)
+                   (pos-visible-in-window-p change window))
+        (when (>= (count-screen-lines (point) change nil window)
+                  (/ (window-body-height window) 2))
+          (goto-char change))
+        (set-window-start window (point))
+        (set-window-point window (point))))))
+
 (defun qwen-companion-hunks-view-source-at (position)
   "Return the source of the line at POSITION: (KIND WHAT . INDEX), or nil.
 KIND and WHAT are as in `qwen-companion-hunks-view--draw-run'; INDEX

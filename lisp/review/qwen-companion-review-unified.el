@@ -212,6 +212,7 @@ See Info node `(qwen-companion)Hunk by hunk'.
         (goto-char (or (text-property-any (point-min) (point-max)
                                           'qwen-companion-review-unified-line-ends t)
                        (point-min))))
+    (mapc #'qwen-companion-hunks-view-show-change (get-buffer-window-list nil nil t))
     (qwen-companion-review-unified--finish-drawing)))
 
 (defun qwen-companion-review-unified--grouped ()
@@ -543,7 +544,8 @@ Windows in which the user has shown other buffers since stay."
                          (qwen-companion-review-unified--show-more)
                          (goto-char place)
                          (qwen-companion-hunks-view-goto-hunk place nil))))
-        (user-error "No %s hunk" (if back "previous" "next"))))))
+        (user-error "No %s hunk" (if back "previous" "next")))))
+  (qwen-companion-hunks-view-show-change (selected-window)))
 
 (defun qwen-companion-unified-previous (&optional count)
   "Go to the previous hunk, or back by COUNT hunks."

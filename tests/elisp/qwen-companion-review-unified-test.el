@@ -439,6 +439,25 @@ A text that is nil removes the line."
     (should (equal (qwen-companion-review-unified-test--new 5 "five" 20 "twenty" 35 nil)
                    (qwen-companion-proposal-text proposal)))))
 
+(ert-deftest qwen-companion-review-unified-test-a-low-window-begins-at-the-change ()
+  "A window too low for the lines before a change begins at the change."
+  (let ((begin (lambda ()
+                 (should (eql (point) (window-point)))
+                 (save-excursion
+                   (goto-char (window-start))
+                   (buffer-substring (point) (line-end-position))))))
+    (qwen-companion-review-unified-test-with-three
+      (split-window nil 8 'below)
+      (qwen-companion-test-press "n" "n")
+      (should (equal "-35" (funcall begin)))
+      (qwen-companion-test-press "p")
+      (should (equal "-20" (funcall begin)))
+      (qwen-companion-test-press "g")
+      (should (equal "-20" (funcall begin)))
+      (qwen-companion-test-press "k")
+      (should (equal (qwen-companion-review-unified-test--new 5 "five" 35 nil)
+                     (qwen-companion-proposal-text proposal))))))
+
 (ert-deftest qwen-companion-review-unified-test-context ()
   "More context joins hunks, less divides them; dropped hunks stay dropped."
   (let ((text "1\nTWO\n3\n4\n5\n6\n7\nEIGHT\n9\n"))
