@@ -84,7 +84,7 @@ class DaemonFront:
                 self._spool,
                 os.environ,
                 self._journal.take_chat,
-                self._journal.news_for_chat,
+                self._journal.journal.news_for_chat,
                 prepare=self._prepare,
             )
             async with anyio.create_task_group() as group:

@@ -60,7 +60,7 @@ class Inbox:
         elif isinstance(message, Snapshot):
             self.distributor.set_snapshot(message)
             self.places.set_snapshot(message)
-            self.journal.set_snapshot(message)
+            self.journal.journal.roots.set_snapshot(message)
         elif isinstance(message, messages.Watch):
             self.distributor.watch(message.on)
             self.places.reports.watch(message.on)

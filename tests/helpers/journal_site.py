@@ -39,6 +39,7 @@ from qwen_companion.emacs.messages import (
     Unrecorded,
     WantedFile,
 )
+from qwen_companion.journal.model_news import Excluded
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.processes import start_of
 from support import TIMEOUT_S, until
@@ -114,6 +115,18 @@ class Agent:
         await self.done(call)
 
 
+class Nowhere:
+    """There are no roots at other places."""
+
+    roots: Sequence[str] = ()
+
+    def site(self, name: str) -> None:
+        pass
+
+    def named(self, report: Report) -> Report:
+        return report
+
+
 class Site:
     """A journal, and its reports to Emacs."""
 
@@ -125,12 +138,15 @@ class Site:
         self.files: dict[str, dict[str, ChangedFile]] = {}
         self.waiting: list[WaitingProposal] = []
         """The proposals of CLIs."""
+        self.excluded: Excluded = lambda _peer, _paths: ()
+        """Returns the files that are hidden from a CLI."""
         self.unreviewed: list[str] = []
         """Names of files whose changes were to be reviewed."""
         self.front = JournalFront(
             project.environ,
             self._take,
-            elsewhere,
+            elsewhere or Nowhere(),
+            lambda peer, paths: self.excluded(peer, paths),
             silence_s=silence_s,
             waiting=lambda: self.waiting,
             missed_review=lambda _cli, path, _is_open: os.path.basename(path) in self.unreviewed,

@@ -369,19 +369,14 @@ def test_all_packages_are_looked_for() -> None:
     assert sorted(entry.PACKAGES) == sorted(name.replace("-", "_") for name in names)
 
 
-def test_a_package_that_cannot_be_imported_is_the_failure_of_the_request(
+def test_a_package_that_cannot_be_imported_is_reported_as_missing(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "merge3.py").write_text("raise ModuleNotFoundError('broken', name='merge3')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Backend(home, fresh=True) as backend:
-        backend.greet()
-        for number in range(2):
-            texts = {key: {"text": key} for key in ("base", "mine", "theirs")}
-            backend.emacs.call("merge", dumps({"id": number, "labels": ["1", "2", "3"], **texts}))
-            merged = backend.emacs.wait_for("merged")
-            assert (merged["id"], merged["edits"]) == (number, [])
-        assert "neither compared nor merged" in backend.stopped()
+        assert backend.exit_code() == 3
+        assert "lacks the Python module merge3" in backend.error_text()
 
 
 def test_an_old_python_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

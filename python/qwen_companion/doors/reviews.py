@@ -34,6 +34,7 @@ from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
+from qwen_companion.texts.unified import unified
 from qwen_companion.threads import in_thread
 
 _YES_KEY, _NO_KEY = "1", "\x1b"
@@ -132,9 +133,6 @@ class _Held(Held):
 
     def words(self, template: str) -> str:
         """Return `template` with the path, and the difference between the proposed and the accepted text."""
-        # Imported late, with its library: only the user's own edits need it.
-        from qwen_companion.texts.unified import unified
-
         proposed, written = (_unix(text) for text in (self.facts.proposed, self.content or ""))
         difference = unified(proposed, written)
         told = _DIFFERENCE.format(difference) if len(difference) <= _MOST_DIFFERENCE else ""

@@ -28,38 +28,38 @@ _BYTES = 8 * 1024 * 1024
 """Bytes of texts in one answer or file: Emacs requests more while it works on these."""
 
 
+async def note(journal: Journal, call: messages.JournalNote) -> None:
+    """Record what the user has done."""
+    if isinstance(call, messages.JournalSeen):
+        journal.mark(call.turn, call.path, call.hunks, call.seen)
+    elif isinstance(call, messages.JournalRewound):
+        journal.rewound(call.conversation, call.since, call.copy, call.begins)
+    elif call.action == "merge":
+        await journal.merged(call.paths, call.turn, call.label or "")
+    elif call.action == "commit":
+        journal.roots.committed()
+    else:
+        await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
+
+
 async def answer(
     load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalRequest
-) -> messages.JournalReply | None:
-    """Carry `call` out, and return the answer to it, None where Emacs wants none.
+) -> messages.JournalReply:
+    """Carry `call` out, and return the answer to it.
 
     `load` returns the journal.  What git knows of worktrees need not wait until each of their records is open.
     """
-    if isinstance(call, messages.JournalSeen):
-        (await load()).mark(call.turn, call.path, call.hunks, call.seen)
-    elif isinstance(call, messages.JournalRewound):
-        (await load()).rewound(call.conversation, call.since, call.copy, call.begins)
-    elif isinstance(call, messages.JournalWrote):
-        journal = await load()
-        if call.action == "merge":
-            await journal.merged(call.paths, call.turn, call.label or "")
-        elif call.action == "commit":
-            journal.roots.committed()
-        else:
-            await journal.wrote(call.paths, call.turn, call.label, call.action == "bring-back")
-    else:
-        try:
-            return await _reply(load, environ, call)
-        except (CompanionError, MissingTextError, OSError) as error:
-            return messages.JournalReply(call.id, error=str(error) or "its text is not kept any more")
-        except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
-            log_failure(_reply, error)
-            return messages.JournalReply(call.id, error="The journal failed; see the buffer *qwen-companion log*")
-    return None
+    try:
+        return await _reply(load, environ, call)
+    except (CompanionError, MissingTextError, OSError) as error:
+        return messages.JournalReply(call.id, error=str(error) or "its text is not kept any more")
+    except Exception as error:  # noqa: BLE001 - Emacs waits for an answer
+        log_failure(_reply, error)
+        return messages.JournalReply(call.id, error="The journal failed; see the buffer *qwen-companion log*")
 
 
 async def _reply(
-    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalAnswered
+    load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalRequest
 ) -> messages.JournalReply:
     if isinstance(call, messages.JournalWorktrees):
         return await in_thread(_worktrees, call, environ)

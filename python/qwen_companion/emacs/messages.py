@@ -507,7 +507,7 @@ class JournalStage:
     files: tuple[ChosenChange, ...]
 
 
-JournalAnswered = (
+JournalRequest = (
     JournalFiles
     | JournalTexts
     | JournalSpans
@@ -523,9 +523,9 @@ JournalAnswered = (
 )
 """What a `JournalReply` answers."""
 
-JournalRequest = JournalSeen | JournalWrote | JournalRewound | JournalAnswered
+JournalNote = JournalSeen | JournalWrote | JournalRewound
 
-JournalCall = JournalWatch | JournalRequest
+JournalCall = JournalWatch | JournalNote | JournalRequest
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Awaitable, Callable
@@ -13,13 +12,12 @@ import anyio
 from qwen_companion.doors.terminal_files import append_prompt
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
+from qwen_companion.emacs.text_requests import answer
 from qwen_companion.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
 from qwen_companion.plan_files import kept_plans
 from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recorded_sessions
-
-_log = logging.getLogger(__name__)
 
 
 class RequestQueue:
@@ -61,7 +59,7 @@ class RequestQueue:
         """Compare and merge texts."""
         async for request in self._texts_left:
             try:
-                await self._bridge.call(await in_thread(_answer, request))
+                await self._bridge.call(await in_thread(answer, request))
             except EmacsRefusedError:
                 # Perhaps there is no room for a long answer on the disk.
                 self._bridge.notify(request.failed())
@@ -87,13 +85,3 @@ class RequestQueue:
         else:
             found = await in_thread(recorded_sessions, os.environ, call.directory)
             self._bridge.notify(messages.RecordedSessions(call.id, found))
-
-
-def _answer(request: messages.Compare | messages.Merge) -> messages.Compared | messages.Merged:
-    # What it takes is imported by the first request: many an Emacs never makes one.
-    try:
-        from qwen_companion.emacs.text_requests import answer
-    except ImportError:
-        _log.exception("texts can be neither compared nor merged")
-        return request.failed()
-    return answer(request)

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 import anyio
 
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, KnownSession, SessionState
-
-if TYPE_CHECKING:
-    from qwen_companion.journal.journal import Journal
+from qwen_companion.journal.journal import Journal
 
 SILENCE_S = 2.0
 """How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""

@@ -172,8 +172,3 @@ def entered(root: str, roots: Iterable[str], name: object) -> str | None:
     ]
     trees = [tree for each in places for tree in worktrees_below(each) if not name or os.path.basename(tree) == name]
     return max(trees, key=lambda tree: os.stat(os.path.join(tree, ".git")).st_mtime, default=None)
-
-
-def any_is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
-    """Return whether something of `roots`, or of a worktree below one, has been recorded.  Waits for the disk."""
-    return any(is_recorded([root], environ) or recorded_below(root, environ) for root in roots)

@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 
 from qwen_companion.domain import CliState, KnownSession, Peer, RegisteredCli, SessionState
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.states import WORKING
+from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.messages import (
     Notification,
     RegisteredClis,
@@ -34,9 +34,6 @@ from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import recordings
 from qwen_companion.transcripts.recording_watch import RecordingWatch
-
-if TYPE_CHECKING:
-    from qwen_companion.emacs.journal_front import JournalFront
 
 MODEL_S = 1.0
 """Seconds after its receipt by which an unqueued prompt is with the model; 0.1 are usual."""

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from qwen_companion.emacs import text_requests as requests
 from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES
 from qwen_companion.emacs.text_requests import answer
-from support import PYTHON_DIRECTORY, Backend, Home, as_dict
+from support import Backend, Home, as_dict
 
 LABELS = ("m", "b", "t")
 
@@ -66,18 +64,6 @@ def test_emacs_gets_no_more_edits_than_it_can_take(monkeypatch: pytest.MonkeyPat
     merged = answer(Merge(7, ("a\nb\n" * 100, "a\nc\n" * 100), LABELS))
     assert isinstance(merged, Merged) and merged.edits is not None
     assert len(merged.edits) == 40
-
-
-def test_nothing_of_it_is_imported_before_the_first_request() -> None:
-    check = (
-        "import sys, qwen_companion.companion\n"
-        "print([name for name in sys.modules if name.split('.')[0] in ('patiencediff', 'merge3')"
-        " or name.startswith('qwen_companion.texts')])"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", check], cwd=PYTHON_DIRECTORY, capture_output=True, text=True, check=True
-    )
-    assert found.stdout == "[]\n"
 
 
 def numbers(payload: Any, spool: Path) -> Sequence[int]:

@@ -1492,7 +1492,7 @@ async def test_a_file_that_the_user_hides_is_not_recorded(project: Project) -> N
     project.commit(a=b"a\n", b=b"b\n")
     async with site(project) as place:
         hidden = VisitedFile(str(project.root / "a"), 0, "hide")
-        place.front.set_snapshot(Snapshot((hidden,), None, None, None, None))
+        place.front.journal.roots.set_snapshot(Snapshot((hidden,), None, None, None, None))
         await (await place.agent()).turn("Fix it", {"a": b"agent\n", "b": b"agent\n"})
         await place.until({"b": "modified"})
 

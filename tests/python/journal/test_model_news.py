@@ -338,7 +338,7 @@ async def test_the_largest_are_only_named_and_told_again_when_they_change_again(
         assert named | set(hunks_of(await agent.asked())) == set(names)
 
 
-async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_excluded_file_is_told_of_or_kept(project: Project) -> None:
     project.commit(a=LONG, b=LONG, _env=LONG, **{".gitignore": b"ignored\n", ".qwenignore": b"hidden\n"})
     asked: list[tuple[Peer | None, Sequence[str]]] = []
 
@@ -347,7 +347,7 @@ async def test_no_excluded_file_is_told_of_or_kept(project: Project, monkeypatch
         return [path for path in paths if path.endswith("/b")]
 
     async with site(project, TELLS) as place:
-        monkeypatch.setattr(place.front, "_excluded", excluded)
+        place.excluded = excluded
         agent = Reader(place)
         await agent.prompt("Fix it")
         for name in ("a", "b", ".env", "ignored", "hidden"):
@@ -405,9 +405,9 @@ async def test_the_model_of_a_chat_is_told(project: Project) -> None:
         project.write("a", LATER)
         project.write("b", LATER)
         # A link to a file brings its text along.
-        text = text_of(await place.front.news_for_chat("chat", root, [f"{root}/b"]))
+        text = text_of(await place.front.journal.news_for_chat("chat", root, [f"{root}/b"]))
         assert set(hunks_of(text)) == {"a"}
-        assert await place.front.news_for_chat("chat", root, []) is None
+        assert await place.front.journal.news_for_chat("chat", root, []) is None
 
 
 async def test_a_file_that_changes_before_a_read_of_it_is_noted_counts_as_changed(
@@ -440,7 +440,7 @@ async def test_a_file_that_changes_before_a_read_of_it_is_noted_counts_as_change
         work = ChatWork("chat", str(project.root), "Qwen Code", None, "", reads=("d",))
         place.front.take_chat(work)
         await place.until_done()
-        assert "- d: changed" in text_of(await place.front.news_for_chat("chat", str(project.root), []))
+        assert "- d: changed" in text_of(await place.front.journal.news_for_chat("chat", str(project.root), []))
 
 
 async def test_a_file_of_a_disk_whose_clock_is_ahead_has_not_changed_since_it_was_read(
