@@ -195,6 +195,15 @@ class Site:
 
         return await self._until(prompts_and_kinds, list(expected))
 
+    async def until_changed(self, name: str) -> Turn:
+        """Wait until the file `name` is changed in a single turn; return that."""
+
+        def those() -> list[Turn]:
+            return [self.turns[turn] for turn, files in self.files.items() if name in files]
+
+        await self.when(lambda: len(those()) == 1)
+        return those()[0]
+
     async def until_noted(self, *expected: tuple[str, ...]) -> None:
         """Wait until the turns, the oldest first, have these notes: they may be told after the files."""
         await self._until(lambda: [turn.notes for turn in self._oldest_first()], list(expected))

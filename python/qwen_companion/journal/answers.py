@@ -59,13 +59,13 @@ class Answers:
         """Files of turns, each with the number of its last write."""
 
     def turns(self) -> list[int]:
-        """Return the numbers of all turns in which something was changed."""
-        return [turn.id for turn in self._store.turns() if self._store.paths([turn.id])]
+        """Return the numbers of all turns that have changes or notes."""
+        return [turn.id for turn in self._store.turns() if turn.notes or self._store.paths([turn.id])]
 
     def summary(self, number: int) -> Summary | None:
-        """Return the turn of that number with its files; None where it is not recorded or has changed nothing."""
+        """Return the turn of that number with its files; None if it is not recorded, or has no changes and no notes."""
         row = self._store.turn(number)
-        if row is None or not self._store.paths([number]):
+        if row is None or not (row.notes or self._store.paths([number])):
             return None
         files = self._files_of(number)
         rewound, copy = self._store.rewound(number)

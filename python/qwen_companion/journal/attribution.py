@@ -26,7 +26,7 @@ from qwen_companion.journal.versions import Loaded, TooLargeError
 GRACE_S = 0.5
 """How long before or after a change a CLI may do something itself, of which a child has made the change, in seconds."""
 
-_TWO_AT_ONCE = "another agent was at work at the same time"
+_SHARED = "what another agent may have changed instead is in a turn of both"
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,10 @@ class Attribution:
         for (write, turn, _, _), authors in zip(found, writers, strict=True):
             told = [author for author in authors if author.cli is None]
             if told and turn not in [author.number for author in authors]:
-                number = self._number(root, told[0]) or turn
-                root.record.store.hand_over([write], turn, number)
-                root.changed |= {turn, number}
+                number = self._turn(root, told) or turn
+                if number != turn:
+                    root.record.store.hand_over([write], turn, number)
+                    root.changed |= {turn, number}
 
     # --- Who may have made a change ---
 
@@ -171,23 +172,23 @@ class Attribution:
             acted = [*goes_on, *(each for each in acted if each.is_lost and each not in goes_on)]
         return [each for each in acted if each.writes_by_itself] or acted
 
-    def _cause(self, root: Root, path: bytes, writers: Sequence[Worker]) -> Cause:
-        """Return the cause of a change of `path` that one of `writers` has made; note it with all of them."""
-        if not writers:
+    def _cause(self, root: Root, path: bytes, authors: Sequence[Worker]) -> Cause:
+        """Return the cause of a change of `path` that one of `authors` has made."""
+        if not authors:
             return NOBODY
-        first, *others = writers
-        number = self._number(root, first)
-        others = [each for each in others if each.session != first.session]
-        numbers = {each for each in (number, *(other.number for other in others)) if each is not None}
-        if others:
-            for each in numbers:
-                root.record.store.add_note(each, _TWO_AT_ONCE)
-        root.changed.update(numbers)
+        first = authors[0]
         cli = None if first.cli is None else first.cli.session
         if cli is None and first.is_resumed and first.running and (pid := first.running.row.pid) is not None:
             cli = KnownSession("", "", "", "", Peer(pid, "", None, None, ()))
         tool = first.tool if cli is None else self._agents.recorded_tool(root, cli, path, first.tool)
-        return Cause(number, tool, first.agent)
+        return Cause(self._turn(root, authors), tool, first.agent)
+
+    def _turn(self, root: Root, authors: Sequence[Worker]) -> int | None:
+        """Return the turn for a change that one of `authors` has made: that of the first, or one of all sessions."""
+        firsts = {author.session: author for author in reversed(authors)}
+        numbers = {number for each in firsts.values() if (number := self._number(root, each)) is not None}
+        root.changed.update(numbers)
+        return root.shared(numbers, _SHARED) if len(numbers) > 1 else next(iter(numbers), None)
 
     def _number(self, root: Root, worker: Worker) -> int | None:
         """Return the number of the turn of `worker`, which is begun if need be."""

@@ -7,8 +7,8 @@ all that is different after it, and so is any other change at the end of the tur
 are the user's.  The record holds the files on the disk: nothing depends on how hooks describe them.
 
 While agents may be at work the disk is watched as well, and a change without a hook is given to the one that is doing
-something just then.  Where several are, their processes may tell whose it is; else the turns of all have a note.  That
-is all there is of a CLI that calls no hooks: a turn of its begins with its first write after the user has typed in its
+something just then.  Where several are, their processes may tell whose it is; else it is in a turn of its own.  That is
+all there is of a CLI that calls no hooks: a turn of its begins with its first write after the user has typed in its
 terminal.  Of one that may still call hooks, what it has changed waits until it calls one, or is taken for silent, or
 has gone.
 """

@@ -304,8 +304,9 @@ class Record:
         return self._files.load(path)
 
     def end(self, turn: int, time: int) -> bool:
-        """Record that `turn` ended at `time`, or forget it if it changed nothing; return whether it is kept."""
-        if self.store.paths([turn]):
+        """Record that `turn` ended at `time`, or forget it without changes and notes; return whether it is kept."""
+        row = self.store.turn(turn)
+        if self.store.paths([turn]) or (row is not None and row.notes):
             self.store.end(turn, time)
             return True
         self.store.discard(turn)

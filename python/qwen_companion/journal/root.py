@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.sites import Watch
-from qwen_companion.journal.store import CHAT, HOOKS, TurnRow
+from qwen_companion.journal.store import CHAT, DISK, HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
@@ -160,6 +160,8 @@ class Root:
         """Commands, turns and CLIs that have ended lately: a look may still find what they have written."""
         self.calls: dict[str, Call] = {}
         self.reserved: Counter[bytes] = Counter()
+        self._shared: dict[frozenset[int], int] = {}
+        """Turns of several agents, by those of each."""
         self.told: dict[int, Summary] = {}
         self.changed: set[int] = set()
         self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], object]](math.inf)
@@ -318,6 +320,22 @@ class Root:
                 self.record.store.end(running.number, running.end)
         return running.number
 
+    def shared(self, turns: Collection[int], note: str) -> int:
+        """Return a turn for changes that were made in one of `turns`, nobody knows which; add the `note` to these."""
+        rows = [row for number in sorted(turns) if (row := self.record.store.turn(number)) is not None]
+        for row in rows:
+            self.record.store.add_note(row.id, note)
+        clients = " or ".join(dict.fromkeys(row.client for row in rows))
+        prompts = " / ".join(shortened(row.prompt, 80 // len(rows)) or row.client for row in rows)
+        start = max(row.start for row in rows)
+        last = self._shared.get(frozenset(turns), 0)
+        if self.record.store.turn(last) is None:
+            new = TurnRow(0, "", clients, DISK, f"One of: {prompts}", start, now_ms(), None, (), None, None)
+            last = self._shared[frozenset(turns)] = self.record.store.begin(new).id
+        self.record.store.end(last, now_ms())
+        self.changed.add(last)
+        return last
+
     def end(self, running: Running) -> None:
         """Record that the turn `running` has ended."""
         if running.number is not None and running.end is not None and not self.finish(running.number, running.end):
@@ -393,10 +411,10 @@ def key_of(peer: Peer) -> str:
     return f"process {peer.pid} {peer.started}"
 
 
-def shortened(text: str) -> str:
-    """Return `text` as one line of at most 80 characters."""
+def shortened(text: str, most: int = 80) -> str:
+    """Return `text` as one line of at most `most` characters."""
     words = " ".join(text[:800].split())
-    return words if len(words) <= 80 else words[:79] + "…"
+    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def now_ms() -> int:
