@@ -191,13 +191,15 @@ learn that of a process which ends before Emacs has written to it."
     (qwen-companion-backend-test--check-nothing-left)))
 
 (ert-deftest qwen-companion-backend-test-a-long-temporary-directory ()
-  "A TMPDIR too long for the name of a socket stops nothing."
+  "A TMPDIR too long for the name of a socket stops nothing; the port is kept."
   (qwen-companion-test-with-process
     (let ((temporary-file-directory
            (file-name-as-directory (expand-file-name (make-string 85 ?t)))))
       (make-directory temporary-file-directory)
       (qwen-companion-mode 1)
-      (qwen-companion-backend-test--wait-ready))))
+      (qwen-companion-backend-test--wait-ready)
+      (should (process-live-p (qwen-companion-backend--server-reserve
+                               qwen-companion-backend--server))))))
 
 (ert-deftest qwen-companion-backend-test-a-text-half-written-goes ()
   "A file that a full disk cut off is deleted, which leaves its room to others."

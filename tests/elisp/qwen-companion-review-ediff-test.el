@@ -254,6 +254,9 @@
                 (should (= 1 (funcall current)))
                 (call-interactively (key-binding "*"))
                 (call-interactively (key-binding "!"))
+                ;; These make the options of diff anew.
+                (dotimes (_ 2)
+                  (call-interactively (key-binding "#c")))
                 (call-interactively (key-binding "n"))
                 (should (= (length kinds) ediff-number-of-differences))
                 (qwen-companion-diff-reject proposal))
@@ -944,6 +947,8 @@ terminal that is dedicated or in a side window."
       (split-window-right)
       (set-window-buffer (next-window) (get-buffer-create "*other*"))
       (let* ((before (current-window-configuration))
+             ;; The user's, with which Ediff does not understand diff3.
+             (ediff-actual-diff3-options "-A")
              (mine (qwen-companion-review-ediff-test--type "a.txt" "mine\n"))
              (proposal (qwen-companion-test-propose "a.txt" "one\n2\nthree\n"))
              (two '("*qwen-companion disk: a.txt*"

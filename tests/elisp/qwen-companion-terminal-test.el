@@ -308,10 +308,15 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
           (should (= 1 (length (qwen-companion-terminal-buffers))))
           (delete-process (get-buffer-process (qwen-companion-terminal-test--buffer root))))))))
 
+(defun qwen-companion-terminal-test--server ()
+  "Return a process that stands for the server of Emacs."
+  (make-process :name "server" :command '("cat") :noquery t :connection-type 'pipe))
+
 (ert-deftest qwen-companion-terminal-test-environment-of-the-buffer ()
   "A CLI gets the environment of the buffer it is started from, and our variables."
+  (require 'server)
   (qwen-companion-test-with-files '(("bin/fake-cli" "#!/bin/sh
-echo \"<$ONLY_HERE/$QWEN_COMPANION_TEST_A>\"
+echo \"<$ONLY_HERE/$QWEN_COMPANION_TEST_A/${EDITOR##*/}>\"
 exec cat"))
     (set-file-modes "bin/fake-cli" #o755)
     (save-window-excursion
@@ -320,6 +325,7 @@ exec cat"))
                (qwen-companion-terminal 'term)
                (qwen-companion-approval-mode nil)
                (qwen-companion-qwen-command '("fake-cli"))
+               (server-process (qwen-companion-terminal-test--server))
                (root (directory-file-name default-directory)))
           (unwind-protect
               (progn
@@ -339,8 +345,9 @@ exec cat"))
                   (set-process-query-on-exit-flag (get-buffer-process buffer) nil)
                   (qwen-companion-test-wait-for
                    (with-current-buffer buffer
-                     (string-search "<yes/1>" (buffer-string))))
+                     (string-search "<yes/1/emacsclient>" (buffer-string))))
                   (delete-process (get-buffer-process buffer))))
+            (delete-process server-process)
             (qwen-companion-terminal-restore-environment)))))))
 
 (ert-deftest qwen-companion-terminal-test-in-the-project-that-is-switched-to ()
@@ -511,8 +518,7 @@ What git cannot make one of is said before, and what it will lack."
         (server-name "work"))
     (should-not (qwen-companion-terminal--editor-variables))
     (with-temp-buffer
-      (let* ((server-process (make-process :name "server" :command '("cat") :noquery t
-                                           :connection-type 'pipe))
+      (let* ((server-process (qwen-companion-terminal-test--server))
              (variables (qwen-companion-terminal--editor-variables)))
         (should (string-suffix-p "/emacsclient" (car variables)))
         (should (member "EMACS_SOCKET_NAME=/run/me/work" variables))
