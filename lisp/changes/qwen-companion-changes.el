@@ -529,7 +529,6 @@ It is sent with the others."
         (current-buffer))))
 
 ;;;###autoload
-
 (defun qwen-companion-changes ()
   "Show each change by CLIs, turn by turn, the newest turn first.
 Include edits and shell commands, in every approval mode.

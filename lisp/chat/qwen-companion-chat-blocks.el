@@ -402,7 +402,7 @@ A line that the user has opened stays open."
 (defun qwen-companion-chat-toggle-fold (&optional event)
   "Fold or open the rest of a long line, the thoughts or the tool at point.
 With EVENT, a mouse event, do so where it happened."
-  (interactive (list last-nonmenu-event))
+  (interactive (list last-nonmenu-event) qwen-companion-chat-mode)
   (when (mouse-event-p event)
     (posn-set-point (event-end event)))
   (let* ((block (qwen-companion-chat-blocks-at (point)))
@@ -428,7 +428,7 @@ With EVENT, a mouse event, do so where it happened."
 (defun qwen-companion-chat-toggle-all-folds ()
   "Open all thoughts and tools of this chat; if all are open, fold them.
 Very long lines stay folded."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (let* ((blocks (cl-remove-if-not #'qwen-companion-chat-block-fold
                                    qwen-companion-chat-blocks--order))
          (fold (not (cl-find 'folded blocks :key #'qwen-companion-chat-block-fold)))

@@ -363,7 +363,7 @@ This is done as soon as the daemon is connected."
 (defun qwen-companion-chat-reload (&rest _)
   "Read the conversation from the daemon again.
 This also loads a session that has ended or was left."
-  (interactive)
+  (interactive nil qwen-companion-chat-mode)
   (unless qwen-companion-chat-session-id
     (user-error "No session yet"))
   (when (eq 'off (qwen-companion-daemon-state))

@@ -76,6 +76,13 @@ With SHOWN non-nil, leave out those of chats where these are off."
     (unless (string-match-p "/extensions/\\|loaddefs" source)
       (require (intern (file-name-base source)))))
   (let ((everywhere '(qwen-companion-log))
+        ;; A review, a kept text or a new name of the file may be found from elsewhere, too.
+        (offered (rx "qwen-companion-" (or (seq "diff-" (or "bury" "edit" "show-warnings" "toggle-line-ends"))
+                                           "review-ask" "kept-discard" "follow-rename"
+                                           ;; Keys of texts in any buffer.
+                                           "header-help" "header-click" "menu-popup" "chat-follow-link"
+                                           (seq (* any) "-menu"))
+                     eos))
         (autoloaded (qwen-companion-menu-test--autoloaded))
         (refused 0)
         failed)
@@ -87,6 +94,9 @@ With SHOWN non-nil, leave out those of chats where these are off."
                   (not (get command 'transient--suffix))
                   (not (get command 'transient--prefix))
                   (not (string-match-p "--\\|-\\(mode\\|test\\)\\'" (symbol-name command))))
+         ;; So `read-extended-command-predicate' leaves it out elsewhere.
+         (unless (or (command-modes command) (string-match-p offered (symbol-name command)))
+           (push (list command "has no mode") failed))
          (with-temp-buffer
            (insert "text")
            (pcase (condition-case err

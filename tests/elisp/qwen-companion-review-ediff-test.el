@@ -416,7 +416,8 @@
   "Where its keys do not work, it names the key that goes to the review."
   (dolist (style '(ediff unified))
     (qwen-companion-review-ediff-test-in-terminal
-      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n")))
+      (let ((proposal (qwen-companion-test-propose "a.txt" "two\n"))
+            (find (symbol-function 'where-is-internal)))
         (setf (qwen-companion-proposal-style proposal) style)
         (qwen-companion-test-show proposal)
         (pcase-dolist (`(,from . ,shown)
@@ -427,7 +428,12 @@
                                  "e edit"
                                "C-c C-c accept  C-c C-k reject"))))
           (cl-letf (((symbol-function 'qwen-companion-review--user-buffer)
-                     (lambda () (get-buffer from))))
+                     (lambda () (get-buffer from)))
+                    ;; Searching all keymaps for it delays the review by up to a second.
+                    ((symbol-function 'where-is-internal)
+                     (lambda (command &optional keymap &rest rest)
+                       (should (or keymap (not (eq command 'qwen-companion-review))))
+                       (apply find command keymap rest))))
             (with-current-buffer (if (eq style 'ediff)
                                      (qwen-companion-proposal-buffer proposal)
                                    (qwen-companion-review-windows-control proposal))

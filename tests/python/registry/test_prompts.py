@@ -451,9 +451,15 @@ async def test_each_of_many_prompts_at_once_is_told_of(
     monkeypatch.setattr("qwen_companion.registry.front.MODEL_S", 0.05)
     scene.cli.record("user", "typed in the terminal")
     assert await scene.prompt("first", qwen) == "queued"
+    monkeypatch.setattr(messenger, "SOON_S", 0.05)
+    # A busy CLI answers when it has got all of them.
+    scene.cli.status = None
     for number in range(2, 202):
         scene.front.handle(RegistryPrompt(number, str(os.getpid()), SESSION, f"prompt {number}", ()))
-    await scene.until(lambda: all(scene.statuses(number) == ["queued"] for number in range(2, 202)))
+    await scene.until(lambda: all(scene.statuses(number) == ["sent"] for number in range(2, 202)))
+    for frame in scene.cli.got[1:]:
+        await scene.cli.answer(frame, "delivered")
+    await scene.until(lambda: all(scene.statuses(number) == ["sent", "queued"] for number in range(2, 202)))
     for frame in scene.cli.got:
         scene.cli.reach_model(frame)
     await scene.until(lambda: all(scene.statuses(number)[-1:] == ["model"] for number in range(2, 202)))
