@@ -124,7 +124,8 @@ If the CLI accepts no prompts from Emacs, copy the prompt instead, for you
 to paste."
   (interactive nil qwen-companion-changes-mode)
   (unless qwen-companion-changes-items-comments
-    (user-error "No comments to send; c comments on the line at point"))
+    (qwen-companion-header-error
+     "No comments to send; \\[qwen-companion-changes-comment] comments on the line at point"))
   (let* ((prompt (qwen-companion-changes-comments--prompt qwen-companion-changes-items-comments))
          (count (length qwen-companion-changes-items-comments))
          (session (qwen-companion-changes-comments--session))

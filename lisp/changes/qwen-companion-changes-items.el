@@ -602,7 +602,8 @@ INSERT is a text, or a function that inserts one at point."
     (if qwen-companion-changes-items-scope-files "Nothing was changed." "Asking..."))
    ((hash-table-empty-p qwen-companion-changes-items-seen)
     "No CLI has changed a file yet.")
-   (t "All changes have been seen; v a shows them.")))
+   (t (substitute-command-keys
+       "All changes have been seen; \\[qwen-companion-changes-toggle-seen] shows them."))))
 
 (defun qwen-companion-changes-items--group-items (group)
   "Return the items of GROUP.
@@ -678,16 +679,18 @@ They are as in `qwen-companion-changes-items--wanted-items'."
   (pcase (qwen-companion-changes-file-state view)
     ('ready (qwen-companion-changes-items--insert-hunks group view))
     ('failed
-     (insert (propertize (format "    %s; g tries again\n"
-                                 (qwen-companion-changes-file-reason view))
+     (insert (propertize (concat "    " (qwen-companion-changes-file-reason view)
+                                 (substitute-command-keys "; \\[revert-buffer] tries again\n"))
                          'face 'warning)))
     ('binary
      (insert (qwen-companion-changes-items--label
-              (format "    Binary file: %s, was %s.  k undoes all of it.\n"
-                      (qwen-companion-changes-items--size
-                       (qwen-companion-changes-file-after view))
-                      (qwen-companion-changes-items--size
-                       (qwen-companion-changes-file-before view))))))
+              (concat
+               (format "    Binary file: %s, was %s."
+                       (qwen-companion-changes-items--size
+                        (qwen-companion-changes-file-after view))
+                       (qwen-companion-changes-items--size
+                        (qwen-companion-changes-file-before view)))
+               (substitute-command-keys "  \\[qwen-companion-changes-undo] undoes all of it.\n")))))
     (_ (insert (qwen-companion-changes-items--label "    Comparing...\n")))))
 
 (defun qwen-companion-changes-items--size (bytes)
@@ -745,8 +748,9 @@ They are as in `qwen-companion-changes-items--wanted-items'."
          (qwen-companion-changes-items-update))))
     (when (> seen 0)
       (insert (qwen-companion-changes-items--label
-               (format "    %d hunk%s seen: v a shows %s\n" seen
-                       (if (= seen 1) "" "s") (if (= seen 1) "it" "them")))))))
+               (format "    %d hunk%s seen: %s shows %s\n" seen (if (= seen 1) "" "s")
+                       (substitute-command-keys "\\[qwen-companion-changes-toggle-seen]")
+                       (if (= seen 1) "it" "them")))))))
 
 ;;; Updating
 

@@ -259,9 +259,10 @@ See Info node `(qwen-companion)Hunk by hunk'.
     (if-let* ((text (qwen-companion-proposal-line-end-summary qwen-companion-proposal-current)))
         (let ((start (point)))
           (insert "\\ " (upcase-initials (substring text 0 1)) (substring text 1)
-                  (if (qwen-companion-proposal-as-on-disk qwen-companion-proposal-current)
-                      "; u here uses the proposed ones\n"
-                    "; k here keeps those on disk\n"))
+                  (substitute-command-keys
+                   (if (qwen-companion-proposal-as-on-disk qwen-companion-proposal-current)
+                       "; \\[qwen-companion-unified-restore] here uses the proposed ones\n"
+                     "; \\[qwen-companion-unified-drop] here keeps those on disk\n")))
           (add-text-properties start (point)
                                '(face warning qwen-companion-review-unified-line-ends t)))
       (unless qwen-companion-review-unified--hunks
@@ -307,7 +308,8 @@ The lines are comments, not a part of the diff."
       (goto-char (point-max))
       (dolist (change (reverse stranded))
         (let ((start (point)))
-          (insert "# Dropped; the text here was edited since, so u cannot restore it:\n")
+          (insert (substitute-command-keys
+                   "# Dropped; the text here was edited since, so \\[qwen-companion-unified-restore] cannot restore it:\n"))
           (dolist (line (split-string (string-remove-suffix
                                        "\n" (qwen-companion-hunks-change-text change))
                                       "\n"))

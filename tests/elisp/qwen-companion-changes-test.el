@@ -616,6 +616,23 @@ It gets the buffer, and the bytes before and after that."
         (should (qwen-companion-test-quits-p "k")))
       (should (file-exists-p "made")))))
 
+(ert-deftest qwen-companion-changes-test-its-text-names-the-keys-of-the-user ()
+  (let ((qwen-companion-changes-mode-map (copy-keymap qwen-companion-changes-mode-map)))
+    (define-key qwen-companion-changes-mode-map (kbd "v a") nil)
+    (define-key qwen-companion-changes-mode-map "Z" #'qwen-companion-changes-toggle-seen)
+    (define-key qwen-companion-changes-mode-map "c" nil)
+    (define-key qwen-companion-changes-mode-map "Y" #'qwen-companion-changes-comment)
+    (qwen-companion-changes-test--with-hunks
+      (qwen-companion-test-refused "No comments to send; Y comments on the line at point"
+        (qwen-companion-changes-send-comments))
+      (qwen-companion-test-press "s" "g")
+      (qwen-companion-changes-test-settle)
+      (should (string-search "1 hunk seen: Z shows it" (qwen-companion-changes-test-text)))
+      (qwen-companion-changes-test-press-at "a.txt" "s")
+      (qwen-companion-changes-test-open)
+      (should (string-search "All changes have been seen; Z shows them."
+                             (qwen-companion-changes-test-text))))))
+
 (ert-deftest qwen-companion-changes-test-shows-only-the-unseen-next-time ()
   (qwen-companion-changes-test--with-hunks
     (qwen-companion-test-press "s")

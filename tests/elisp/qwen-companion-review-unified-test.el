@@ -1127,6 +1127,16 @@ Its state for editing has the keys n and x, the motion state has k."
     (qwen-companion-test-press "k")
     (should (equal "one\r\ntwo\r\n" (qwen-companion-proposal-text proposal)))))
 
+(ert-deftest qwen-companion-review-unified-test-its-text-names-the-keys-of-the-user ()
+  (let ((qwen-companion-unified-mode-map (copy-keymap qwen-companion-unified-mode-map)))
+    (dolist (key '("x" "k"))
+      (define-key qwen-companion-unified-mode-map key nil))
+    (define-key qwen-companion-unified-mode-map "Z" #'qwen-companion-unified-drop)
+    (qwen-companion-review-unified-test-with-review "one\n" "one\r\n"
+      (should (string-search "; Z here keeps those on disk\n" (buffer-string)))
+      (qwen-companion-test-press "Z")
+      (should (string-search "; u here uses the proposed ones\n" (buffer-string))))))
+
 (ert-deftest qwen-companion-review-unified-test-only-line-ends-or-the-mark ()
   "The change is named, and dropping it gives the text on disk."
   (pcase-dolist (`(,old ,new ,said)
