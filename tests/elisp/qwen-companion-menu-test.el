@@ -51,7 +51,10 @@ With SHOWN non-nil, leave out those of chats where these are off."
       (switch-to-buffer (current-buffer))
       (let ((line (qwen-companion-header-line (make-string 200 ?字) '((nil . "key")))))
         (should (<= (- (window-width) 3) (string-width line) (window-width)))
-        (should (string-suffix-p "key" line))))))
+        (should (string-suffix-p "key" line)))
+      ;; A warning never goes as a whole.
+      (let ((line (qwen-companion-header-line "name" `((nil . ,(make-string 200 ?字))))))
+        (should (<= (- (window-width) 4) (string-width line) (window-width)))))))
 
 (ert-deftest qwen-companion-menu-test-has-every-command ()
   (let ((autoloaded (qwen-companion-menu-test--autoloaded)))
