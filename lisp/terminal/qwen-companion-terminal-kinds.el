@@ -40,6 +40,7 @@
 (defvar ghostel-buffer-name-function)
 (defvar ghostel-use-native-pty)
 (defvar vterm-kill-buffer-on-exit)
+(defvar vterm-min-window-width)
 (defvar vterm-shell)
 (defvar vterm-tramp-shells)
 
@@ -162,7 +163,10 @@ is loaded for it if there is one."
         ;; vterm starts its program one column wider than what a text
         ;; terminal shows: it forgets the column of the continuation sign.
         (set-window-margins nil left (1+ (or right 0))))
-      (vterm-mode)
+      ;; At vterm's least width of 80, narrower windows would cut the lines of the CLI.
+      (let ((vterm-min-window-width 1))
+        (vterm-mode))
+      (setq-local vterm-min-window-width 1)
       (set-window-margins nil left right))
     (add-function :around (process-sentinel (get-buffer-process buffer))
                   #'qwen-companion-terminal-kinds--vterm-ended)))
