@@ -7,7 +7,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -36,7 +35,8 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.ending import end_by_signal, limit_end
 from qwen_companion.errors import first_error
 from qwen_companion.ide.access import Access, excluded
-from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.ide.context_distributor import Reports
+from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
 from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Proposal, Proposals
@@ -145,8 +145,9 @@ class Companion:
         self._port: int = mcp_listener.getsockname()[1]
         self._spool = Spool(hello.spool)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
-        self._distributor = self._make_distributor()
-        self._places = self._make_places()
+        reports = Reports(self._deliver_context, self._report_context, self._report_exclusions)
+        self._distributor = LocalContext(os.environ, reports, self._warn)
+        self._places = self._make_places(reports)
         self._sessions = self._make_sessions()
         editor = _Editor(self._bridge, self._sessions, self._places)
         self._diff_tools = DiffTools(
@@ -203,25 +204,14 @@ class Companion:
         self._emacs_is_gone = False
         self._for_good = False
 
-    def _make_distributor(self) -> ContextDistributor:
-        return ContextDistributor(
-            os.environ,
-            deliver=self._deliver_context,
-            report_context=lambda session, roots, sent, text: self._bridge.notify(
-                messages.ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
-            ),
-            report_exclusions=lambda exclusions: self._places.reports.report_exclusions(exclusions),
-            warn=self._warn,
-        )
-
-    def _make_places(self) -> Places:
+    def _make_places(self, reports: Reports) -> Places:
         return Places(
             self._token,
             self._port,
             os.environ,
             self._spool.directory,
             layer_of=lambda port, hooks, tools, command: self._layers.content(port, hooks, tools, command),
-            deliver=self._deliver_context,
+            reports=reports,
             tell=self._bridge.notify,
             roots_changed=lambda: self._journal.update_roots(),
             set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
@@ -376,10 +366,15 @@ class Companion:
         self._journal.silent.set_sessions(map(self._places.named_session, changed), gone)
 
     def _context_sent(self, session: str, context: bytes) -> None:
-        if self._places.is_elsewhere(session):
-            self._places.reports.sent(session, context.decode("utf-8"), int(time.time() * 1000))
-        else:
+        if not self._places.sent(session, context):
             self._distributor.sent(session, context)
+
+    def _report_context(self, session: str, place: str, roots: tuple[str, ...] | None, sent: int, text: str) -> None:
+        content = told_context(text, place)
+        self._bridge.notify(messages.ContextSent(session, roots is None, roots or (), sent, text, content))
+
+    def _report_exclusions(self) -> None:
+        self._bridge.notify(messages.ExclusionList(self._places.exclusions(self._distributor.exclusions)))
 
     def _hooks_reported(self) -> None:
         self._hook_watch.take_back()

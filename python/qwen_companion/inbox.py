@@ -63,7 +63,7 @@ class Inbox:
             self.journal.journal.roots.set_snapshot(message)
         elif isinstance(message, messages.Watch):
             self.distributor.watch(message.on)
-            self.places.reports.watch(message.on)
+            self.places.watch(message.on)
             self.hooks.watch(message.on)
             self.tools.watch(message.on)
         elif isinstance(message, messages.ReviewOutcome):

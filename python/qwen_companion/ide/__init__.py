@@ -2,5 +2,5 @@
 """The CLI side: an MCP server that speaks the IDE companion interface.
 
 It may use `privacy` and the modules at the top.  Begin with `server`; `models` has all names of the protocol, and
-`context_distributor` tells CLIs what the user looks at.
+`context_distributor` tells CLIs what the user looks at, `local_context` those of this machine.
 """

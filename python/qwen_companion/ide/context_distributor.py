@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compute each CLI's context from the newest snapshot, the settings and the rules.
+"""Compute the context of each CLI, here or at a place, from the newest snapshot, the settings and the rules.
 
 A CLI is sent a file only once its process is known and no rule forbids it.
 """
@@ -8,43 +8,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import anyio
 
-from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, SessionState, Settings, Snapshot
-from qwen_companion.ide.access import HIDDEN, Access
+from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, PlaceNames, SessionState, Settings, Snapshot
+from qwen_companion.errors import CompanionError
+from qwen_companion.ide.access import HIDDEN, Access, Exclusions
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update
-from qwen_companion.threads import in_thread
-
-if TYPE_CHECKING:
-    from qwen_companion.privacy.exclusions import Exclusions
-    from qwen_companion.privacy.watch import DiskWatch
 
 PATIENCE_S = 0.1
 """Seconds for which CLIs get the previous verdicts while rules are applied to new inputs."""
 
-RULES_S = 2.0
-"""Seconds between checks of the rules when nothing else changes and the system does not report changes."""
-
-WATCHED_RULES_S = 60.0
-"""The same if it does: changes of mounts, for one, go unreported."""
-
-WATCH_TRIES = 3
-"""Number of scans of a disk that changes during each."""
-
-NOT_ON_DISK = "not on disk"
 UNKNOWN = "not checked yet"
+NOT_ON_DISK = "not on disk"
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The inputs of one round."""
+class Job:
+    """The inputs of one round; names of files are those that the CLIs have."""
 
     snapshot: Snapshot
     settings: Settings
@@ -55,210 +41,202 @@ class _Job:
     directories: frozenset[str | None]
     """The directories the CLIs work in; None where unknown."""
 
-    exclusions: Exclusions
-
     @cached_property
     def basis(self) -> tuple[object, ...]:
         """The inputs of findings, except the sessions and the disk; the cursor is not among them."""
         files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
-        return files, self.roots, self.settings.all_roots, self.exclusions
+        return files, self.roots, self.settings
+
+    @property
+    def ruled(self) -> list[str]:
+        """The files to which rules apply: the user has not chosen to show them."""
+        return [file.path for file in self.snapshot.files if file.exposure != SHOW]
 
 
 @dataclass(frozen=True)
-class _Findings:
+class Findings:
     """The findings about a job from the disk and the rules.
 
-    `rules`: for each family, the rule that forbids each path, or None; `scopes`: for each directory of a CLI the roots
-    whose files it is sent, or None for everywhere; `missing`: the paths that are not files.
+    `places`: the files with their real paths; `rules`: for each family, the rule that forbids each path, or None;
+    `scopes`: for each directory of a CLI the roots whose files it is sent, or None for everywhere; `missing`: the paths
+    that are not files.
     """
 
-    job: _Job
+    job: Job
     places: Mapping[str, ResolvedPath]
     rules: Mapping[str | None, Mapping[str, str | None]]
     scopes: Mapping[str | None, tuple[ResolvedPath, ...] | None]
     missing: frozenset[str]
 
-    def cover(self, job: _Job) -> bool:
+    def cover(self, job: Job) -> bool:
         """Return whether these findings suffice for `job`, which has the same basis."""
         return self.rules.keys() >= job.families and self.scopes.keys() >= job.directories
 
 
-@dataclass
-class _Listener:
-    """One session: `trusted` is decided once, `sent` is its last context as (milliseconds, notification)."""
+@dataclass(frozen=True)
+class Reports:
+    """Where contexts go.
 
-    trusted: bool | None
+    - `deliver` is called with the id of a session and its next context.
+    - `context` is called while the user watches.  It gets the id of a session, the place of its files ("" for this
+      machine), and their roots as Emacs names them (None for everywhere).  The time of the context follows, in ms since
+      the epoch, and the context as JSON.
+    - `exclusions` is called, while the user watches, when the files that are not sent have changed.
+    """
+
+    deliver: Callable[[str, bytes], None]
+    context: Callable[[str, str, tuple[str, ...] | None, int, str], None]
+    exclusions: Callable[[], None]
+
+
+@dataclass
+class _Session:
+    """A session; `trusted` is constant once `known`, and `sent` its last context as (milliseconds, notification)."""
+
+    peer: Peer | None
+    trusted: bool | None = None
+    known: bool = False
     scope: tuple[str, ...] | None = None
     sent: tuple[int, bytes] | None = None
 
-
-class _Sessions:
-    """The sessions whose processes were looked up, by id.
-
-    Families and directories are counted as sessions come and go, so that many open ones do not slow down a new one.
-    """
-
-    def __init__(self) -> None:
-        self._peers: dict[str, Peer | None] = {}
-        self._families: Counter[str | None] = Counter()
-        self._directories: Counter[str | None] = Counter()
-
-    def __bool__(self) -> bool:
-        return bool(self._peers)
-
-    def __contains__(self, session: object) -> bool:
-        return session in self._peers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._peers)
-
-    def peer(self, session: str) -> Peer | None:
-        """Return the process of `session`; None if either is unknown."""
-        return self._peers.get(session)
+    @property
+    def family(self) -> str | None:
+        return self.peer.family if self.peer else None
 
     @property
-    def families(self) -> frozenset[str | None]:
-        """Return the families of the CLIs."""
-        return frozenset(self._families)
-
-    @property
-    def directories(self) -> frozenset[str | None]:
-        """Return the directories the CLIs work in."""
-        return frozenset(self._directories)
-
-    def put(self, session: str, peer: Peer | None) -> None:
-        """Add `session`, or change its process."""
-        self.drop(session)
-        self._peers[session] = peer
-        self._families[_family(peer)] += 1
-        self._directories[_directory(peer)] += 1
-
-    def drop(self, session: str) -> None:
-        """Remove `session` if it is there."""
-        if session not in self._peers:
-            return
-        peer = self._peers.pop(session)
-        for counter, key in ((self._families, _family(peer)), (self._directories, _directory(peer))):
-            counter[key] -= 1
-            if not counter[key]:
-                del counter[key]
+    def directory(self) -> str | None:
+        return self.peer.directory if self.peer else None
 
 
-@dataclass
-class _Inputs:
-    roots: tuple[str, ...] = ()
-    sessions: _Sessions = field(default_factory=_Sessions)
-    settings: Settings | None = None
-    snapshot: Snapshot | None = None
-    exclusions: Exclusions | None = None
-    changed: anyio.Event = field(default_factory=anyio.Event)
+class ContextDistributor(ABC):
+    """Sends each session of this machine, or of a place, its context.  Call its methods on the event loop."""
 
+    names = PlaceNames()
+    """Emacs's names of the files."""
+    checks_disk = True
+    """Whether to look for changes on the disk while the inputs are the same."""
 
-class ContextDistributor:
-    """Sends each session its context.  Call its methods on the event loop."""
-
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        deliver: Callable[[str, bytes], None],
-        report_context: Callable[[str, tuple[str, ...] | None, int, str], None],
-        report_exclusions: Callable[[tuple[Exclusion, ...]], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Distribute context through callbacks.
-
-        - `deliver` gets the id of a session and its next context.
-        - `report_context` is called while the user watches.  Its arguments are the id of a session, the roots of its
-          files (None for everywhere), the time of its context in ms since the epoch, and that context as JSON.
-        - `report_exclusions` gets, while the user watches, all excluded files.
-        - `warn` gets problems of the settings.
-        """
-        self._environ = environ
-        self._deliver = deliver
-        self._report_context = report_context
-        self._report_exclusions = report_exclusions
-        self._warn = warn
-        self._inputs = _Inputs()
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._roots: tuple[str, ...] = ()
+        self.settings: Settings | None = None
+        self._snapshot: Snapshot | None = None
+        self._sessions: dict[str, _Session] = {}
         self._newcomers: set[str] | None = None
         """Sessions that were sent nothing yet; None to update all."""
-        self._listeners: dict[str, _Listener] = {}
-        self._last: _Findings | None = None
+        self._changed = anyio.Event()
+        self._last: Findings | None = None
         self._check_again_at = 0.0
-        self._interval = RULES_S
-        self._watch: DiskWatch | None = None
+        self._interval = 0.0
         self._disk_changes = 0
-        self._exclusions: tuple[Exclusion, ...] = ()
         self._watched = False
+        self.exclusions: tuple[Exclusion, ...] = ()
+        """The files not sent, as Emacs names them."""
+
+    # --- Files ---
+
+    @abstractmethod
+    async def find(self, job: Job) -> tuple[Findings, float]:
+        """Inspect the files and the rules; return also after how many seconds they are to be inspected again.
+
+        :raises CompanionError: if that is impossible now
+        """
+
+    async def extend(self, _findings: Findings, job: Job) -> Findings:
+        """Return the findings completed for `job`, which has the same basis.  Raises as `find` does."""
+        return (await self.find(job))[0]
+
+    async def is_outdated(self, _findings: Findings) -> bool:
+        """Return whether a file or a rule has changed since."""
+        return False
+
+    @abstractmethod
+    def resolve(self, path: str) -> ResolvedPath:
+        """Return the root or directory of a CLI `path` with its real path.  Callable in any thread; may block."""
+
+    @abstractmethod
+    def view(self) -> tuple[Exclusions, Callable[[str], ResolvedPath], Callable[[str], str | None]]:
+        """Return the fields `exclusions`, `resolve` and `kind` of an `Access`."""
+
+    def scope(self, directory: str | None, roots: Sequence[str], settings: Settings) -> tuple[ResolvedPath, ...] | None:
+        """Return the roots whose files a CLI in `directory` is sent: all if that is unknown, None for everywhere."""
+        if settings.all_roots:
+            return None
+        known = tuple(map(self.resolve, roots))
+        return known if directory is None else (own_root(self.resolve(directory), known),)
 
     # --- Inputs ---
 
     def set_settings(self, settings: Settings) -> None:
         """Set the settings; no CLI is sent anything before."""
-        # Imported late: the start does not need them, and they take time.
-        from qwen_companion.privacy.exclusions import Exclusions, Options
-        from qwen_companion.privacy.watch import DiskWatch
-
-        if self._watch is None:
-            self._watch = DiskWatch(self._disk_changed)
-        self._inputs.settings = settings
-        self._inputs.exclusions = Exclusions(self._environ, Options(settings.patterns, settings.auth_sources))
-        for warning in self._inputs.exclusions.warnings:
-            self._warn(warning)
-        self._last = None
-        self._update_all()
+        self.settings = settings
+        self.start_over()
 
     def set_roots(self, roots: tuple[str, ...]) -> None:
         """Set the workspace roots."""
-        self._inputs.roots = roots
+        self._roots = roots
         self._update_all()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Set the snapshot of the user's buffers."""
-        self._inputs.snapshot = snapshot
+        """Set the snapshot of the user's buffers, with the names that the CLIs have for the files."""
+        self._snapshot = snapshot
         self._update_all()
 
     def set_session(self, state: SessionState) -> None:
         """Add or update a session."""
-        sessions, identifier, peer = self._inputs.sessions, state.session.id, state.session.peer
-        if not state.identified or (identifier in sessions and sessions.peer(identifier) == peer):
+        identifier, peer = state.session.id, state.session.peer
+        if not state.identified or (identifier in self._sessions and self._sessions[identifier].peer == peer):
             return
-        sessions.put(identifier, peer)
+        self._sessions.setdefault(identifier, _Session(peer)).peer = peer
         if self._newcomers is not None:
             self._newcomers.add(identifier)
-        self._inputs.changed.set()
+        self._changed.set()
 
     def drop_session(self, session: str) -> None:
         """Remove an ended session."""
-        self._inputs.sessions.drop(session)
-        self._listeners.pop(session, None)
+        self._sessions.pop(session, None)
         if self._watched:
             self._update_all()
 
+    def start_over(self) -> None:
+        """Inspect all again before anything is sent."""
+        self._last = None
+        self._update_all()
+
+    def disk_changed(self) -> None:
+        """Inspect the files again soon: one of them, or a rule, has changed."""
+        self._disk_changes += 1
+        self._check_again_at = 0.0
+        self._update_all()
+
     def _update_all(self) -> None:
         self._newcomers = None
-        self._inputs.changed.set()
+        self._changed.set()
+
+    @property
+    def has_sessions(self) -> bool:
+        """Return whether a CLI is connected."""
+        return bool(self._sessions)
 
     def sent(self, session: str, notification: bytes) -> None:
         """Record that the context `notification` went out to `session`."""
-        listener = self._listeners.get(session)
-        if listener is not None:
-            listener.sent = (int(time.time() * 1000), notification)
+        if session in self._sessions:
+            self._sessions[session].sent = (int(time.time() * 1000), notification)
             if self._watched:
-                self._report_sent(session, listener)
+                self._report_sent(session)
 
     def watch(self, on: bool) -> None:
         """Start or stop reporting each change; start with the present state."""
-        job = self._job()
-        last = self._last
+        job, last = self._job(None), self._last
         if on and job is not None and last is not None and last.job.basis == job.basis and last.cover(job):
             # Sessions that came unwatched are not known yet.
             self._send(job, last)
         self._watched = on
         if on:
-            self._report_exclusions(self._exclusions)
-            for session, listener in self._listeners.items():
-                self._report_sent(session, listener)
-            if not self._inputs.sessions:
+            self._reports.exclusions()
+            for session in self._sessions:
+                self._report_sent(session)
+            if not self._sessions:
                 # Exclusions were not updated without a CLI or a watching user.
                 self._update_all()
 
@@ -269,11 +247,10 @@ class ContextDistributor:
 
         All workspace roots and its directory: a proposal is no secret, so not only its own root.
         """
-        inputs = self._inputs
-        if inputs.settings is not None and inputs.settings.all_roots:
+        if self.settings is not None and self.settings.all_roots:
             return None
-        directory = _directory(inputs.sessions.peer(session))
-        return tuple(dict.fromkeys((*inputs.roots, *([directory] if directory else ()))))
+        directory = self._sessions[session].directory if session in self._sessions else None
+        return tuple(dict.fromkeys((*self._roots, *([directory] if directory else ()))))
 
     # --- Tools ---
 
@@ -282,79 +259,76 @@ class ContextDistributor:
 
         Blocks on disk I/O.
         """
-        inputs = self._inputs
-        if inputs.settings is None or inputs.exclusions is None:
+        if self.settings is None:
             return None
-        scope = _scope(_directory(peer), [ResolvedPath.of(root) for root in inputs.roots], inputs.settings)
-        roots = inputs.roots if scope is None else tuple(root.path for root in scope)
+        session, snapshot = _Session(peer), self._snapshot
+        scope = self.scope(session.directory, self._roots, self.settings)
+        exclusions, resolve, kind = self.view()
         return Access(
-            exclusions=inputs.exclusions,
-            roots=inputs.roots,
+            exclusions=exclusions,
+            roots=self._roots,
             scope=scope,
-            family=_family(peer),
-            directory=_directory(peer),
-            exposures={file.path: file.exposure for file in inputs.snapshot.files} if inputs.snapshot else {},
-            trusted=_trusted(roots, inputs.settings.trust),
+            family=session.family,
+            directory=session.directory,
+            exposures={file.path: file.exposure for file in snapshot.files} if snapshot else {},
+            trusted=self._trusted(scope, self.settings),
+            place=self.names,
+            resolve=resolve,
+            kind=kind,
         )
 
     # --- Work ---
 
     async def run(self) -> None:
         """Deliver context to the sessions until cancelled."""
-        try:
-            while True:
-                await self._inform_next()
-        finally:
-            if self._watch is not None:
-                self._watch.close()
+        while True:
+            await self._inform_next()
 
     async def _inform_next(self) -> None:
-        changed = self._inputs.changed
+        changed = self._changed
         # Rules matter only while a CLI is connected or the user watches.
-        delay = None if self._job() is None else self._check_again_at - time.monotonic()
-        with anyio.move_on_after(delay):
+        is_idle = not self._is_needed or not self.checks_disk
+        with anyio.move_on_after(None if is_idle else self._check_again_at - time.monotonic()):
             await changed.wait()
         if not changed.is_set():
             changes = self._disk_changes
-            if self._last is not None:
-                if not await in_thread(_are_outdated, self._last):
-                    self._check_later(changes)
-                    return
+            if self._last is not None and not await self.is_outdated(self._last):
+                self._check_later(changes, self._interval)
+                return
             self._check_again_at = 0.0
             self._newcomers = None
-        self._inputs.changed = anyio.Event()
-        job = self._job()
+        self._changed = anyio.Event()
+        job = self._job(self._newcomers)
         if job is not None:
             newcomers, self._newcomers = self._newcomers, set()
             await self._inform(job, newcomers)
 
-    def _disk_changed(self) -> None:
-        self._disk_changes += 1
-        self._check_again_at = 0.0
-        self._update_all()
-
-    def _check_later(self, changes: int) -> None:
+    def _check_later(self, changes: int, interval: float) -> None:
         """Schedule a check of the disk after the interval, unless it has changed since there were `changes` changes."""
+        self._interval = interval
         if changes == self._disk_changes:
-            self._check_again_at = time.monotonic() + self._interval
+            self._check_again_at = time.monotonic() + interval
 
-    def _job(self) -> _Job | None:
-        inputs = self._inputs
-        if inputs.settings is None or inputs.snapshot is None or inputs.exclusions is None:
-            return None
-        sessions = inputs.sessions
-        if not sessions and not self._watched:
-            return None
-        return _Job(
-            snapshot=inputs.snapshot,
-            settings=inputs.settings,
-            roots=inputs.roots,
-            families=sessions.families | {None},
-            directories=sessions.directories,
-            exclusions=inputs.exclusions,
-        )
+    @property
+    def _is_needed(self) -> bool:
+        return self.settings is not None and self._snapshot is not None and bool(self._sessions or self._watched)
 
-    async def _inform(self, job: _Job, newcomers: set[str] | None) -> None:
+    def _job(self, newcomers: Collection[str] | None) -> Job | None:
+        """Return the inputs of a round for `newcomers`, besides the sessions of the last one, or with None for all."""
+        if self.settings is None or self._snapshot is None or not self._is_needed:
+            return None
+        families: set[str | None] = {None}
+        directories: set[str | None] = set()
+        if newcomers is not None and self._last is not None:
+            families.update(self._last.rules)
+            directories.update(self._last.scopes)
+        for identifier in self._sessions if newcomers is None or self._last is None else newcomers:
+            if identifier in self._sessions:
+                families.add(self._sessions[identifier].family)
+                directories.add(self._sessions[identifier].directory)
+        return Job(self._snapshot, self.settings, self._roots, frozenset(families), frozenset(directories))
+
+    async def _inform(self, job: Job, newcomers: set[str] | None) -> None:
         """Send context to `newcomers`, or with None to all sessions."""
         last = self._last
         is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._check_again_at
@@ -365,24 +339,26 @@ class ContextDistributor:
         changes = self._disk_changes
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_meanwhile, job)
-            if last is not None and is_current:
-                # Only the sessions have changed, so the verdicts on files hold.
-                self._last = await in_thread(_extend, last, job)
-            else:
-                found = await in_thread(_find_and_watch, job, self._watch)
-                self._last, watched = found
-                self._interval = WATCHED_RULES_S if watched else RULES_S
-                self._check_later(changes)
+            try:
+                if last is not None and is_current:
+                    # Only the sessions have changed, so the verdicts on files hold.
+                    self._last = await self.extend(last, job)
+                else:
+                    self._last, interval = await self.find(job)
+                    self._check_later(changes, interval)
+                self._send(job, self._last, newcomers)
+            except CompanionError:
+                # Nothing is sent before the rules are known.
+                self._last = self._newcomers = None
             tasks.cancel_scope.cancel()
-            self._send(job, self._last, newcomers)
 
-    async def _send_meanwhile(self, job: _Job) -> None:
+    async def _send_meanwhile(self, job: Job) -> None:
         """Send the context allowed by the previous findings if new ones take long."""
         await anyio.sleep(PATIENCE_S)
         if self._last is not None:
             self._send(job, self._last)
 
-    def _send(self, job: _Job, findings: _Findings, newcomers: set[str] | None = None) -> None:
+    def _send(self, job: Job, findings: Findings, newcomers: set[str] | None = None) -> None:
         """Send all sessions, or `newcomers`, the files that `findings` allow, and no others."""
         if self._watched:
             # A newcomer may change the set of files excluded for all.
@@ -398,125 +374,61 @@ class ContextDistributor:
             if (rule := rules[None].get(path, UNKNOWN)) is not None
             and all(rules[family].get(path, UNKNOWN) is not None for family in job.families)
         }
-        exclusions = [Exclusion(path, rule) for path, rule in common.items()]
+        name = self.names.file
+        exclusions = [Exclusion(name(path).name, rule) for path, rule in common.items()]
         # Most sessions are sent the same, and there may be many.
         contexts: dict[object, tuple[bytes, dict[str, str]]] = {}
-        sessions = self._inputs.sessions
-        for identifier in sessions if newcomers is None else newcomers:
-            peer = sessions.peer(identifier)
-            family, directory = _family(peer), _directory(peer)
-            # The next round handles sessions gone or changed since the job began.
-            if identifier not in sessions or family not in rules or directory not in findings.scopes:
+        for identifier in self._sessions if newcomers is None else newcomers & self._sessions.keys():
+            session = self._sessions[identifier]
+            # The next round handles sessions changed since the job began.
+            if session.family not in rules or session.directory not in findings.scopes:
                 continue
-            scope = findings.scopes[directory]
-            listener = self._listener(identifier, scope, job)
-            group = (family, scope, listener.trusted)
+            scope = findings.scopes[session.directory]
+            if not session.known:
+                session.known, session.trusted = True, self._trusted(scope, job.settings)
+            session.scope = None if scope is None else tuple(name(root.path).name for root in scope)
+            group = (session.family, scope, session.trusted)
             if group not in contexts:
                 kept = {
-                    path: rule for path in times if (rule := _rule(path, rules[family], scope, findings)) is not None
+                    path: rule
+                    for path in times
+                    if (rule := _rule(path, rules[session.family], scope, findings)) is not None
                 }
                 allowed = {path: stamp for path, stamp in times.items() if path not in kept}
-                context = context_update(describe(job.snapshot, allowed, listener.trusted))
+                context = context_update(describe(job.snapshot, allowed, session.trusted))
                 contexts[group] = context, {path: rule for path, rule in kept.items() if path not in common}
             context, kept = contexts[group]
-            exclusions += [Exclusion(path, rule, identifier) for path, rule in kept.items()]
-            self._deliver(identifier, context)
-        if newcomers is None and tuple(exclusions) != self._exclusions:
-            self._exclusions = tuple(exclusions)
+            exclusions += [Exclusion(name(path).name, rule, identifier) for path, rule in kept.items()]
+            self._reports.deliver(identifier, context)
+        if newcomers is None and tuple(exclusions) != self.exclusions:
+            self.exclusions = tuple(exclusions)
             if self._watched:
-                self._report_exclusions(self._exclusions)
+                self._reports.exclusions()
 
-    def _listener(self, identifier: str, scope: tuple[ResolvedPath, ...] | None, job: _Job) -> _Listener:
-        listener = self._listeners.get(identifier)
-        if listener is None:
-            roots = tuple(root.path for root in scope) if scope is not None else job.roots
-            listener = self._listeners[identifier] = _Listener(_trusted(roots, job.settings.trust))
-        listener.scope = None if scope is None else tuple(root.path for root in scope)
-        return listener
+    def _trusted(self, scope: tuple[ResolvedPath, ...] | None, settings: Settings) -> bool | None:
+        """Return the trust sent to a CLI working in `scope`."""
+        trust = settings.trust
+        if trust is None or isinstance(trust, bool):
+            return trust
+        if self.names.place:
+            # Trusted directories are local ones.
+            return None
+        places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]
+        roots = [ResolvedPath.of(path) for path in (self._roots if scope is None else [root.path for root in scope])]
+        return bool(roots) and all(any(root.is_below(place) for place in places) for root in roots)
 
-    def _report_sent(self, session: str, listener: _Listener) -> None:
-        if listener.sent is not None:
-            stamp, notification = listener.sent
-            self._report_context(session, listener.scope, stamp, notification.decode("utf-8"))
+    def _report_sent(self, identifier: str) -> None:
+        session = self._sessions[identifier]
+        if session.sent is not None:
+            stamp, notification = session.sent
+            self._reports.context(identifier, self.names.place, session.scope, stamp, notification.decode("utf-8"))
 
 
 def _rule(
-    path: str, rules: Mapping[str, str | None], scope: tuple[ResolvedPath, ...] | None, findings: _Findings
+    path: str, rules: Mapping[str, str | None], scope: tuple[ResolvedPath, ...] | None, findings: Findings
 ) -> str | None:
     """Return why a session with `scope` and the `rules` of its family is not sent `path`; None if it is."""
     rule = rules.get(path, UNKNOWN)
     if rule is None and scope is not None and not any(findings.places[path].is_below(root) for root in scope):
         return f"outside {os.pathsep.join(root.path for root in scope) or 'every root'}"
     return rule
-
-
-def _family(peer: Peer | None) -> str | None:
-    return peer.family if peer else None
-
-
-def _directory(peer: Peer | None) -> str | None:
-    return peer.directory if peer else None
-
-
-def _trusted(roots: Sequence[str], trust: bool | tuple[str, ...] | None) -> bool | None:
-    """Return the trust sent to a CLI working in `roots`."""
-    if trust is None or isinstance(trust, bool):
-        return trust
-    places = [ResolvedPath.of(os.path.expanduser(directory)) for directory in trust]
-    return bool(roots) and all(any(ResolvedPath.of(root).is_below(place) for place in places) for root in roots)
-
-
-def _are_outdated(findings: _Findings) -> bool:
-    """Return whether the disk or a rule has changed since.  Blocks on disk I/O."""
-    job = findings.job
-    paths = newest_times(job.snapshot)
-    return job.exclusions.changed(paths, job.roots) or _missing(paths) != findings.missing
-
-
-def _missing(paths: Iterable[str]) -> frozenset[str]:
-    return frozenset(path for path in paths if not (os.path.isabs(path) and os.path.isfile(path)))
-
-
-def _find_and_watch(job: _Job, watch: DiskWatch | None) -> tuple[_Findings, bool]:
-    """Return the findings of `_find`, and whether `watch` will report that they are outdated."""
-    findings = _find(job)
-    for _ in range(WATCH_TRIES):
-        dependencies = job.exclusions.dependencies(newest_times(job.snapshot), job.roots)
-        if watch is None or not watch.cover(dependencies):
-            break
-        # Something may have changed before the watch began.
-        if not _are_outdated(findings):
-            return findings, True
-        findings = _find(job)
-    return findings, False
-
-
-def _find(job: _Job) -> _Findings:
-    """Inspect the disk and the rules.  Blocks on disk I/O; never call it on the event loop."""
-    paths = newest_times(job.snapshot)
-    places = {path: ResolvedPath.of(path) for path in paths}
-    return _extend(_Findings(job=job, missing=_missing(paths), places=places, rules={}, scopes={}), job)
-
-
-def _extend(findings: _Findings, job: _Job) -> _Findings:
-    """Return `findings` completed for `job`, which has the same basis.  Blocks as `_find` does."""
-    exposures = {file.path: file.exposure for file in job.snapshot.files}
-    asked = [path for path, exposure in exposures.items() if exposure != SHOW]
-    rules, scopes = dict(findings.rules), dict(findings.scopes)
-    for family in job.families - rules.keys():
-        verdicts = job.exclusions.check(asked, job.roots, family)
-        rules[family] = {
-            **{path: NOT_ON_DISK if path in findings.missing else None for path in exposures},
-            **{path: verdict.rule for path, verdict in verdicts.items() if verdict.excluded},
-        }
-    if new := job.directories - scopes.keys():
-        roots = [ResolvedPath.of(root) for root in job.roots]
-        scopes.update((directory, _scope(directory, roots, job.settings)) for directory in new)
-    return replace(findings, job=job, rules=rules, scopes=scopes)
-
-
-def _scope(directory: str | None, roots: Sequence[ResolvedPath], settings: Settings) -> tuple[ResolvedPath, ...] | None:
-    """Return the roots whose files a CLI in `directory` is sent: all if that is unknown."""
-    if settings.all_roots:
-        return None
-    return tuple(roots) if directory is None else (own_root(ResolvedPath.of(directory), roots),)

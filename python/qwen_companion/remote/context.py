@@ -6,19 +6,16 @@ As for local files, a file is sent only after all rules were checked.  A file th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import anyio
-
-from qwen_companion.domain import HIDE, SHOW, KnownSession, Peer, PlaceNames, Settings, Snapshot
+from qwen_companion.domain import PlaceNames, Snapshot
 from qwen_companion.errors import CompanionError, RuleFileError
-from qwen_companion.ide.access import Access
-from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
-from qwen_companion.ide.models import context_update
+from qwen_companion.ide.access import Exclusions
+from qwen_companion.ide.context import ResolvedPath, newest_times
+from qwen_companion.ide.context_distributor import NOT_ON_DISK, ContextDistributor, Findings, Job, Reports
 from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IGNORE_FILES, IgnoreFile, Rules
 from qwen_companion.privacy.options import Options, UserRules
@@ -32,7 +29,6 @@ LOOK_S = 5.0
 """Seconds that rules from there stay valid; after that they are read again before anything is sent."""
 
 _UNKNOWN = excluded("its place does not say what it is")
-_OUTSIDE = "outside of the roots at its place"
 
 
 @dataclass(frozen=True)
@@ -89,153 +85,66 @@ class NoLinks(dict[str, "str | None"]):
         return None
 
 
-class PlaceContext:
-    """Sends context to the sessions of the place whose files have `names`."""
+class PlaceContext(ContextDistributor):
+    """Sends the CLIs of the place whose files have `names` their context."""
 
-    def __init__(self, names: PlaceNames, deliver: Callable[[str, bytes], None]) -> None:
-        """`deliver` is called with a session's id and its context."""
-        self._names = names
-        self._deliver = deliver
-        self._sessions: dict[str, KnownSession] = {}
-        self._trusted: dict[str, bool | None] = {}
-        self._snapshot: Snapshot | None = None
-        self._settings: Settings | None = None
-        self._roots: tuple[ResolvedPath, ...] = ()
+    checks_disk = False
+
+    def __init__(self, names: PlaceNames, reports: Reports) -> None:
+        super().__init__(reports)
+        self.names = names
+        self._resolved: Mapping[str, ResolvedPath] = {}
         self._link: Link | None = None
         self._home = ""
-        self._changed = anyio.Event()
-        self._basis: object = None
-        self._allowed: dict[str, ResolvedPath] = {}
-        self._looked: dict[str, Looked] = {}
-        self._told: set[str] = set()
-        """The files sent to a session."""
-        self._look_again_at = 0.0
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Set the snapshot of all buffers, without those of other places."""
-        path_of = self._names.path
+        path_of = self.names.path
         files = tuple(replace(file, path=path) for file in snapshot.files if (path := path_of(file.path)) is not None)
         active = None if snapshot.active is None else path_of(snapshot.active)
         if active is None:
             snapshot = Snapshot(files, None, None, None, None)
-        self._snapshot = replace(snapshot, files=files, active=active)
-        self._changed.set()
-
-    def set_settings(self, settings: Settings) -> None:
-        """Set the user's settings."""
-        self._settings = settings
-        self._changed.set()
-
-    def set_session(self, session: KnownSession) -> None:
-        """Add or update a session."""
-        self._sessions[session.id] = session
-        self._changed.set()
-
-    def drop_session(self, identifier: str) -> None:
-        """Remove an ended session."""
-        self._sessions.pop(identifier, None)
-        self._trusted.pop(identifier, None)
+        super().set_snapshot(replace(snapshot, files=files, active=active))
 
     def set_link(self, link: Link | None, home: str = "") -> None:
         """Set the pipe to the place, None without one, and the home directory there."""
-        self._link, self._home, self._basis = link, home, None
-        self._changed.set()
+        self._link, self._home = link, home
+        self.start_over()
 
-    def set_roots(self, roots: Sequence[ResolvedPath]) -> None:
+    def set_resolved_roots(self, roots: Sequence[ResolvedPath]) -> None:
         """Set the workspace roots there."""
-        self._roots = tuple(roots)
-        self._changed.set()
-
-    def root_of(self, session: str) -> tuple[str, ...]:
-        """Return Emacs's names of the roots below which `session` gets files."""
-        return tuple(self._names.file(root.path).name for root in self._scope(self._peer(session)))
+        self._resolved = {root.path: root for root in roots}
+        self.set_roots(tuple(self._resolved))
+        self.start_over()
 
     def rule(self, name: str, rule: str) -> str | None:
-        """Return why no CLI there gets the file with `name` in Emacs, or None if one does.
+        """Return why no CLI there gets the file with `name` in Emacs, or None if one may.
 
         It is `rule` for a file of elsewhere, or while no CLI is there.
         """
-        path = self._names.path(name)
-        if path is None or not self._sessions:
+        if self.names.path(name) is None or not self.has_sessions:
             return rule
-        if path in self._told:
-            return None
-        if path in self._allowed:
-            return _OUTSIDE
-        return (self._looked[path].rule if path in self._looked else None) or rule
+        return next((each.rule for each in self.exclusions if each.path == name and each.session is None), None)
 
-    async def run(self) -> None:
-        """Update the sessions after each change, until cancelled."""
-        while True:
-            await self._changed.wait()
-            self._changed = anyio.Event()
-            try:
-                await self._update_sessions()
-            except (LinkError, RequestError):
-                # Nothing is sent before the rules are known.  A new pipe starts over.
-                self._basis = None
+    async def find(self, job: Job) -> tuple[Findings, float]:
+        """See `ContextDistributor`."""
+        looked = await self.inspect(list(newest_times(job.snapshot)))
+        missing = frozenset(path for path, look in looked.items() if look.kind != "file")
+        rules: dict[str, str | None] = {path: NOT_ON_DISK if path in missing else None for path in looked}
+        for path in job.ruled:
+            rules[path] = looked[path].rule or rules[path] if path in looked else _UNKNOWN.rule
+        scopes = {each: self.scope(each, job.roots, job.settings) for each in job.directories}
+        places = {path: look.path for path, look in looked.items()}
+        return Findings(job, places, dict.fromkeys(job.families, rules), scopes, missing), LOOK_S
 
-    def _peer(self, session: str) -> Peer | None:
-        return self._sessions[session].peer if session in self._sessions else None
+    def resolve(self, path: str) -> ResolvedPath:
+        """See `ContextDistributor`."""
+        return self._resolved.get(path) or ResolvedPath(path, path)
 
-    def _scope(self, peer: Peer | None) -> tuple[ResolvedPath, ...]:
-        directory = None if peer is None else peer.directory
-        return self._roots if directory is None else (own_root(ResolvedPath(directory, directory), self._roots),)
-
-    async def _update_sessions(self) -> None:
-        link, snapshot, settings = self._link, self._snapshot, self._settings
-        if link is None or snapshot is None or settings is None or not self._sessions:
-            return
-        basis = (frozenset((file.path, file.exposure) for file in snapshot.files), self._roots, settings)
-        if basis != self._basis or time.monotonic() > self._look_again_at:
-            self._allowed = await self._check(link, snapshot, settings)
-            self._basis, self._look_again_at = basis, time.monotonic() + LOOK_S
-        times = newest_times(snapshot)
-        self._told.clear()
-        for identifier in self._sessions:
-            scope = self._scope(self._peer(identifier))
-            allowed = {
-                path: times[path]
-                for path, place in self._allowed.items()
-                if settings.all_roots or any(place.is_below(root) for root in scope)
-            }
-            self._told.update(allowed)
-            # Constant for the life of a connection.  Trusted directories are local ones.
-            trusted = self._trusted.setdefault(identifier, settings.trust if isinstance(settings.trust, bool) else None)
-            self._deliver(identifier, context_update(describe(snapshot, allowed, trusted)))
-
-    async def _check(self, link: Link, snapshot: Snapshot, settings: Settings) -> dict[str, ResolvedPath]:
-        """Return the files of `snapshot` that no rule excludes.
-
-        :raises LinkError: when the pipe is broken
-        :raises RequestError: when the relay fails
-        """
-        exposures = {file.path: file.exposure for file in snapshot.files if file.exposure != HIDE}
-        self._looked = await self._inspect(link, settings, list(exposures))
-        return {
-            path: look.path
-            for path, look in self._looked.items()
-            if look.kind == "file" and (exposures[path] == SHOW or look.rule is None)
-        }
-
-    def access(self, peer: Peer) -> Access | None:
-        """Return the access of the CLI in the process `peer` there, or None while unknown."""
-        settings, snapshot = self._settings, self._snapshot
-        if settings is None:
-            return None
+    def view(self) -> tuple[Exclusions, Callable[[str], ResolvedPath], Callable[[str], str | None]]:
+        """See `ContextDistributor`."""
         looks = Looks(self.inspect)
-        return Access(
-            exclusions=looks,
-            roots=tuple(root.path for root in self._roots),
-            scope=None if settings.all_roots else self._scope(peer),
-            family=peer.family,
-            directory=peer.directory,
-            exposures={file.path: file.exposure for file in snapshot.files} if snapshot else {},
-            trusted=settings.trust if isinstance(settings.trust, bool) else None,
-            place=self._names,
-            resolve=looks.resolve,
-            kind=looks.kind,
-        )
+        return looks, looks.resolve, looks.kind
 
     async def inspect(self, paths: Sequence[str]) -> Mapping[str, Looked]:
         """Inspect `paths` there; omit those that the relay cannot inspect.
@@ -243,24 +152,21 @@ class PlaceContext:
         :raises LinkError: when the pipe is broken
         :raises RequestError: when the relay fails
         """
-        if self._link is None or self._settings is None:
+        if self._link is None or self.settings is None:
             raise LinkError("the connection has ended")
-        return await self._inspect(self._link, self._settings, paths)
-
-    async def _inspect(self, link: Link, settings: Settings, paths: Sequence[str]) -> dict[str, Looked]:
         files = [
             IgnoreFile("qwen", name, tuple(dict.fromkeys((root.path, root.real))))
-            for root in self._roots
+            for root in self._resolved.values()
             for name in IGNORE_FILES["qwen"]
         ]
-        found = await link.request("check", paths=list(paths), texts=[file.path for file in files])
+        found = await self._link.request("check", paths=list(paths), texts=[file.path for file in files])
         looks, texts = (objects(found.get(key)) for key in ("files", "texts"))
         if len(texts) != len(files):
             raise RequestError("the relay has not read all ignore files")
         rules = [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
-        user = UserRules(Options(settings.patterns, settings.auth_sources), {"HOME": self._home})
+        user = UserRules(Options(self.settings.patterns, self.settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
-        outside = await in_thread(_lead_out, self._names, paths) if self._names.shared else ()
+        outside = await in_thread(_lead_out, self.names, paths) if self.names.shared else ()
         looked: dict[str, Looked] = {}
         for path, look in zip(paths, map(read_look, looks), strict=False):
             if look is None:

@@ -20,6 +20,7 @@ from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunA
 from qwen_companion.errors import CompanionError, first_error
 from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
@@ -54,7 +55,7 @@ class Place:
         environ: Mapping[str, str],
         spool: str,
         layer_of: LayerOf,
-        deliver: Callable[[str, bytes], None],
+        reports: Reports,
         tell: Callable[[Notification], None],
         roots_changed: Callable[[], None],
         stirred: Callable[[str], None],
@@ -62,13 +63,13 @@ class Place:
     ) -> None:
         """`token` opens the server on this machine, and is not told there: the place has its own, derived from it.
 
-        Copies of files are kept below `spool`.  `deliver` sends a context to a session, `tell` a message to Emacs.
+        Copies of files are kept below `spool`.  `tell` sends a message to Emacs.
         `stirred` is called with the name of a root in which files have changed, `set_reachable` with the name of the
         place and whether a line leads there.
         """
         self.farewell_s = FAREWELL_S
         self.names = wanted.names
-        self.context = PlaceContext(self.names, deliver)
+        self.context = PlaceContext(self.names, reports)
         self.wanted = wanted
         self._token = hmac.new(
             token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
@@ -309,7 +310,7 @@ class Place:
             self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
             paths = [root.path for root in self._roots]
             self._variables, self._environment = await lay(link, greeting, keys, paths, self._layer_of, self._warn)
-            self.context.set_roots(self._roots)
+            self.context.set_resolved_roots(self._roots)
             self._roots_changed()
             self._report("ready")
 

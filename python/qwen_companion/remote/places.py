@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from qwen_companion.domain import Peer, SessionState, Settings, Snapshot
+from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.terminal_files import submission
 from qwen_companion.emacs.messages import (
     ListPlaceFiles,
@@ -20,9 +20,9 @@ from qwen_companion.emacs.messages import (
     WantedPlace,
 )
 from qwen_companion.errors import CompanionError, PromptError
+from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
-from qwen_companion.remote.context_reports import ContextReports
 from qwen_companion.remote.link import LinkError, UncertainError
 from qwen_companion.sockets import Connection
 from qwen_companion.tasks import Task, Tasks
@@ -30,6 +30,7 @@ from qwen_companion.tasks import Task, Tasks
 if TYPE_CHECKING:
     from qwen_companion.doors.listeners import Report
     from qwen_companion.ide.access import Access
+    from qwen_companion.ide.context_distributor import Reports
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
     from qwen_companion.remote.laid_files import LayerOf
@@ -57,14 +58,14 @@ class Places:
         environ: Mapping[str, str],
         spool: str,
         layer_of: LayerOf,
-        deliver: Callable[[str, bytes], None],
+        reports: Reports,
         tell: Callable[[Notification], None],
         roots_changed: Callable[[], None],
         set_reachable: Callable[[str, bool], None],
     ) -> None:
         """For the arguments see `Place`; an abandoned place counts as reachable."""
         self._arguments = (
-            *(token, server_port, environ, spool, layer_of, deliver, tell, roots_changed),
+            *(token, server_port, environ, spool, layer_of, reports, tell, roots_changed),
             *(self._stirred, self._note_reachable),
         )
         self._set_reachable = set_reachable
@@ -74,9 +75,7 @@ class Places:
         self._sessions: dict[str, SessionState] = {}
         self._snapshot: Snapshot | None = None
         self._settings: Settings | None = None
-        self.reports = ContextReports(
-            tell, self.of_session, lambda: [item.place.context for item in self._open.values()]
-        )
+        self._watched = False
         self._tasks = Tasks()
 
     async def run(self) -> None:
@@ -114,6 +113,7 @@ class Places:
         if self._settings is not None:
             place.copies.size_limit = self._settings.size_limit
             place.context.set_settings(self._settings)
+        place.context.watch(self._watched)
         self._open[place.wanted.name] = _Open(place, self._tasks.start(place.run))
         for state in self._sessions.values():
             self.set_session(state)
@@ -276,13 +276,12 @@ class Places:
             return False
         self._sessions[state.session.id] = state
         if peer.place in self._open:
-            self._open[peer.place].place.context.set_session(state.session)
+            self._open[peer.place].place.context.set_session(state)
         return True
 
     def drop_session(self, session: str) -> None:
         """Remove an ended session."""
         self._sessions.pop(session, None)
-        self.reports.drop_session(session)
         for item in self._open.values():
             item.place.context.drop_session(session)
 
@@ -290,6 +289,33 @@ class Places:
         """Return the place of `session`; None if local, or if the place is abandoned."""
         name = self._name(session)
         return self._open[name].place if name in self._open else None
+
+    # --- What CLIs there are sent
+
+    def watch(self, on: bool) -> None:
+        """Start or stop reporting contexts."""
+        self._watched = on
+        for item in self._open.values():
+            item.place.context.watch(on)
+
+    def sent(self, session: str, context: bytes) -> bool:
+        """Record that `context` went out to `session`; return whether it is at a place."""
+        place = self.of_session(session)
+        if place is not None:
+            place.context.sent(session, context)
+        return self.is_elsewhere(session)
+
+    def exclusions(self, here: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
+        """Return the exclusions `here`, by the rules of places for their files, and those of single CLIs there."""
+        contexts = [item.place.context for item in self._open.values()]
+        found = [each for context in contexts for each in context.exclusions if each.session is not None]
+        for each in here:
+            rule: str | None = each.rule
+            for context in contexts if each.session is None and each.rule != HIDDEN else ():
+                rule = rule and context.rule(each.path, rule)
+            if rule is not None:
+                found.append(replace(each, rule=rule))
+        return tuple(found)
 
     def is_elsewhere(self, session: str) -> bool:
         """Return whether `session` is at a place."""

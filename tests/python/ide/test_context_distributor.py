@@ -22,7 +22,8 @@ import pytest
 from qwen_companion import domain
 from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
-from qwen_companion.ide.context_distributor import ContextDistributor
+from qwen_companion.ide import local_context
+from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.models import told_context
 from qwen_companion.privacy import watch
 from qwen_companion.privacy.exclusions import Exclusions
@@ -44,15 +45,14 @@ class Hall:
         self.reports: asyncio.Queue[Notification] = asyncio.Queue()
         self.warnings: list[str] = []
         self._contexts: dict[str, bytes] = {}
-        self.distributor = ContextDistributor(
-            home.environ,
+        reports = module.Reports(
             self._deliver,
-            lambda session, roots, sent, text: self.reports.put_nowait(
-                ContextSent(session, roots is None, roots or (), sent, text, told_context(text))
+            lambda session, place, roots, sent, text: self.reports.put_nowait(
+                ContextSent(session, roots is None, roots or (), sent, text, told_context(text, place))
             ),
-            lambda exclusions: self.reports.put_nowait(ExclusionList(exclusions)),
-            self.warnings.append,
+            lambda: self.reports.put_nowait(ExclusionList(self.distributor.exclusions)),
         )
+        self.distributor = LocalContext(home.environ, reports, self.warnings.append)
         self.distributor.set_roots((str(self.one), str(self.two)))
 
     def _deliver(self, session: str, notification: bytes) -> None:
@@ -224,13 +224,13 @@ def unable(*_: object) -> bool:
 def noticed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have changes of the disk noticed in one of both ways only."""
     if request.param == "looked for":
-        monkeypatch.setattr(module, "RULES_S", 0.01)
+        monkeypatch.setattr(local_context, "RULES_S", 0.01)
         monkeypatch.setattr(DiskWatch, "cover", unable)
     elif sys.platform != "linux":
         pytest.skip("There is no inotify.")
     else:
-        monkeypatch.setattr(module, "RULES_S", 3600)
-        monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+        monkeypatch.setattr(local_context, "RULES_S", 3600)
+        monkeypatch.setattr(local_context, "WATCHED_RULES_S", 3600)
         monkeypatch.setattr(watch, "PAUSE_S", 0)
 
 
@@ -289,8 +289,8 @@ def no_disk(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 @pytest.fixture
 def not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no change of the disk looked for."""
-    monkeypatch.setattr(module, "RULES_S", 3600)
-    monkeypatch.setattr(module, "WATCHED_RULES_S", 3600)
+    monkeypatch.setattr(local_context, "RULES_S", 3600)
+    monkeypatch.setattr(local_context, "WATCHED_RULES_S", 3600)
 
 
 @pytest.mark.usefixtures("not_looked_for")

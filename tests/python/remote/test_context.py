@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from qwen_companion.domain import (
     KnownSession,
     Peer,
     PlaceNames,
+    SessionState,
     Settings,
     SharedDirectory,
     Snapshot,
@@ -26,6 +28,7 @@ from qwen_companion.domain import (
 )
 from qwen_companion.emacs.messages import ToolAnswer, ToolCall
 from qwen_companion.ide.context import ResolvedPath
+from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.link import Link, LinkError
@@ -57,6 +60,10 @@ class Relay:
         }
 
 
+def reports(deliver: Callable[[str, bytes], None] = lambda _session, _context: None) -> Reports:
+    return Reports(deliver, lambda _session, _place, _roots, _time, _text: None, lambda: None)
+
+
 async def told(
     relay: Relay,
     *names: str,
@@ -74,13 +81,13 @@ async def told(
         delivered.set()
 
     directories = () if shared is None else (SharedDirectory(ROOT, shared),)
-    context = PlaceContext(PlaceNames(PLACE, directories), deliver)
+    context = PlaceContext(PlaceNames(PLACE, directories), reports(deliver))
     files = tuple(VisitedFile(name, index, exposure) for index, name in enumerate(names))
     context.set_snapshot(Snapshot(files, None, None, None, None))
     context.set_settings(settings)
-    context.set_roots([ResolvedPath(ROOT, ROOT)])
+    context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
     peer = Peer(-1, "", ROOT, "qwen", (), PLACE)
-    context.set_session(KnownSession("s", "1", "Qwen Code", "0.24.4", peer))
+    context.set_session(SessionState(KnownSession("s", "1", "Qwen Code", "0.24.4", peer), True, True))
     context.set_link(cast("Link", relay), "/home/me")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(context.run)
@@ -89,6 +96,7 @@ async def told(
         tasks.cancel_scope.cancel()
     if rules is not None:
         rules.update((name, context.rule(name, "a remote file")) for name in names)
+        rules.update((each.path, f"{each.rule} for {each.session}") for each in context.exclusions if each.session)
     if not contexts:
         return []
     files_told = json.loads(contexts[-1])["params"]["workspaceState"]["openFiles"]
@@ -106,14 +114,9 @@ async def test_it_is_known_why_a_file_is_not_told() -> None:
     there = [f"{PLACE}{ROOT}/{name}" for name in ("a.txt", "ignored.txt")] + [f"{PLACE}/etc/hosts"]
     names, rules = (*there, "/ssh:other:/b.txt"), dict[str, str | None]()
     await told(Relay(ignored={"ignored": True}), *names, rules=rules)
-    assert list(rules.values()) == [
-        None,
-        "ignored by git",
-        "outside of the roots at its place",
-        "a remote file",
-    ]
-    await told(Relay(a=None), *names, rules=rules)
-    assert set(rules.values()) == {"a remote file"}
+    assert list(rules.values()) == [None, "ignored by git", f"outside {ROOT} for s", "a remote file"]
+    await told(Relay(a={"error": "EACCES"}), *names, rules=rules)
+    assert rules[there[0]] == "its place does not say what it is"
 
 
 async def test_files_of_a_shared_directory_are_told_by_their_names_there(tmp_path: Path) -> None:
@@ -165,9 +168,9 @@ async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
 
 async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(tmp_path: Path) -> None:
     relay = Relay(key={"ignored": True}, dir={"kind": "directory"})
-    context = PlaceContext(PlaceNames(PLACE), lambda _session, _context: None)
+    context = PlaceContext(PlaceNames(PLACE), reports())
     context.set_settings(Settings())
-    context.set_roots([ResolvedPath(ROOT, ROOT)])
+    context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
     context.set_link(cast("Link", relay), "/home/me")
     calls: list[ToolCall] = []
 
@@ -199,9 +202,9 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
         assert (refused.failed, reason in refused.text) == (True, True), refused
     # A directory that is shared has its names of here in Emacs.
     names = PlaceNames(PLACE, (SharedDirectory(ROOT, str(tmp_path)),))
-    shared = PlaceContext(names, lambda _session, _context: None)
+    shared = PlaceContext(names, reports())
     shared.set_settings(Settings())
-    shared.set_roots([ResolvedPath(ROOT, ROOT)])
+    shared.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
     shared.set_link(cast("Link", relay), "/home/me")
     here = f"{tmp_path}/a.py"
 

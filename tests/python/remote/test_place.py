@@ -15,6 +15,7 @@ import pytest
 
 from qwen_companion.domain import Hop
 from qwen_companion.emacs.messages import Notification, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.place import Place
@@ -48,7 +49,9 @@ class Served:
         self.place = Place(
             *(wanted, "token", port, environ(self._home), str(self._home.parent)),
             layer_of=lambda _port, _secret, _tools, _command: None,
-            deliver=lambda _session, _context: None,
+            reports=Reports(
+                lambda _session, _context: None, lambda _session, _place, _roots, _time, _text: None, lambda: None
+            ),
             tell=self._tell,
             roots_changed=lambda: None,
             stirred=lambda _: None,
