@@ -416,6 +416,9 @@ names the file of another one.
 With a prefix argument LEAVE, leave them alone.
 
 (fn PLACE LEAVE)" t)
+(autoload 'qwen-companion-remote-retry "qwen-companion-remote" "Connect now to the places that could not be reached.
+
+(fn)" t)
 
 ;; qwen-companion-terminal.el
 (autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.

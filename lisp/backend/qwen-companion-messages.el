@@ -59,7 +59,7 @@ its key, nil where there is none."
 (qwen-companion-messages-define "qwen-companion-exclusion" Exclusion
   path rule session)
 (qwen-companion-messages-define "qwen-companion-place" PlaceState
-  name state reason roots home environment)
+  name state reason roots home environment retry-at)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time)
 (qwen-companion-messages-define "qwen-companion-place-files" PlaceFiles

@@ -22,6 +22,7 @@
 (require 'qwen-companion-places)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-terminal)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
 (declare-function tramp-compute-multi-hops "tramp" (vec))
@@ -59,6 +60,9 @@ running relays."
 (defvar qwen-companion-remote--waiting nil
   "CLIs waiting for their commands from the Python process: (NUMBER . PAYLOAD).
 PAYLOAD is the payload of the `run-at' call.")
+
+(defvar qwen-companion-remote--timer nil
+  "Timer that updates the mode line while a place is lost, or nil.")
 
 (defvar qwen-companion-remote--terminals 0
   "How many terminals at places have been numbered.")
@@ -190,13 +194,19 @@ With a prefix argument LEAVE, leave them alone."
    'qwen-companion-remote-places
    (cons (cons place (if leave 'leave 'serve))
          (assoc-delete-all place (copy-sequence qwen-companion-remote-places))))
-  ;; Send the list again even if it is the same: a place that was not reached is tried again.
-  (setq qwen-companion-remote--sent nil)
-  (qwen-companion-roots-update)
+  (qwen-companion-remote-retry)
   (message (if leave
                "CLIs at %s are not served"
              "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
+
+;;;###autoload
+(defun qwen-companion-remote-retry ()
+  "Connect now to the places that could not be reached."
+  (interactive)
+  ;; The same list, sent again, has each tried.
+  (setq qwen-companion-remote--sent nil)
+  (qwen-companion-remote--send))
 
 ;;; Running a CLI
 
@@ -306,7 +316,7 @@ Show a message when it cannot be reached, or is again."
     (unless (equal variables (qwen-companion-place-environment known))
       (qwen-companion-remote--set-environment place variables))
     (unless (eq state before)
-      (force-mode-line-update t))
+      (qwen-companion-remote--update-lighter))
     (when (and (memq state '(failed lost)) (not (memq before '(failed lost connecting))))
       (qwen-companion-backend-notice
        (format "the CLIs at %s are not served: %s%s" place (qwen-companion-remote--reason place)
@@ -316,17 +326,35 @@ Show a message when it cannot be reached, or is again."
        (format "the CLIs at %s are not served: %s" place (qwen-companion-remote--reason place)))))
   nil)
 
+(defun qwen-companion-remote--update-lighter ()
+  "Update the mode line, each second while a place is lost."
+  (qwen-companion-timers-cancel qwen-companion-remote--timer)
+  (force-mode-line-update t)
+  (when (cl-some (lambda (place)
+                   (qwen-companion-place-retry-at (qwen-companion-places-message place)))
+                 (qwen-companion-places))
+    (setq qwen-companion-remote--timer
+          (run-at-time 1 nil #'qwen-companion-remote--update-lighter))))
+
 (defun qwen-companion-remote-lighter ()
   "Return the text for the mode line about places that are not served, or \"\"."
   (mapconcat
    (lambda (place)
-     (let ((state (qwen-companion-place-state (qwen-companion-places-message place)))
-           (reason (qwen-companion-remote--reason place)))
+     (let* ((message (qwen-companion-places-message place))
+            (state (qwen-companion-place-state message))
+            (retry-at (qwen-companion-place-retry-at message))
+            (reason (qwen-companion-remote--reason place)))
        (if (eq 'ready state)
            ""
-         (propertize (format " %s:%s" (qwen-companion-places-label place) state)
+         (propertize (format " %s:%s" (qwen-companion-places-label place)
+                             (if retry-at
+                                 (format " back in %d s"
+                                         (max 1 (ceiling (- (/ retry-at 1000.0) (float-time)))))
+                               state))
                      'face 'warning
-                     'help-echo (if (string-empty-p reason) place reason)))))
+                     'help-echo (concat (if (string-empty-p reason) place reason)
+                                        (and retry-at
+                                             "\nM-x qwen-companion-remote-retry tries now"))))))
    (qwen-companion-places) ""))
 
 (defun qwen-companion-remote-enable ()

@@ -171,10 +171,36 @@
          '(("\\`/ssh:" . (lambda (operation &rest _) (error "%s called" operation))))))
     (unwind-protect
         (progn
-          (qwen-companion-places-set "/ssh:box#22|sudo:www@box:" '(:state lost))
-          (qwen-companion-places-set "/ssh:box:" '(:state lost))
-          (should (equal (qwen-companion-remote-lighter) " box:lost www@box:lost")))
+          (qwen-companion-places-set "/ssh:box#22|sudo:www@box:" '(:state failed))
+          (qwen-companion-places-set "/ssh:box:" '(:state lost :retry-at 1003500))
+          (cl-letf (((symbol-function 'float-time) (lambda (&rest _) 1000.0)))
+            (should (equal (qwen-companion-remote-lighter) " box: back in 4 s www@box:failed"))))
       (qwen-companion-places-forget))))
+
+(ert-deftest qwen-companion-remote-test-the-mode-line-counts-down-until-it-is-back ()
+  (qwen-companion-remote-test--with
+    (let ((updates 0)
+          (place '(:name "/ssh:far:" :state ready)))
+      (cl-letf (((symbol-function 'force-mode-line-update) (lambda (&rest _) (cl-incf updates)))
+                ((symbol-function 'qwen-companion-remote--set-environment) #'ignore))
+        (qwen-companion-remote-on-place place)
+        (should-not qwen-companion-remote--timer)
+        (qwen-companion-remote-on-place
+         `(:name "/ssh:far:" :state lost :retry-at ,(truncate (* 1000 (+ 60 (float-time))))))
+        (let ((before updates))
+          (timer-event-handler qwen-companion-remote--timer)
+          (should (< before updates)))
+        (should qwen-companion-remote--timer)
+        (qwen-companion-remote-on-place place)
+        (should-not qwen-companion-remote--timer)))))
+
+(ert-deftest qwen-companion-remote-test-places-are-tried-again-on-demand ()
+  (qwen-companion-remote-test--with
+    (let ((qwen-companion-remote-places '(("/ssh:far:" . serve))))
+      (qwen-companion-remote-test--open "/ssh:far:/p/")
+      (setq calls nil)
+      (qwen-companion-remote-retry)
+      (should (equal '(places) (mapcar #'car calls))))))
 
 (ert-deftest qwen-companion-remote-test-a-refusal-is-kept-and-told ()
   "The question comes once."

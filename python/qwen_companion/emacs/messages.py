@@ -936,9 +936,9 @@ class ExclusionList(Notification):
 class PlaceState(Notification):
     """`place`: the state of the pipe to the place `name`: "connecting", "ready", "lost" or "failed".
 
-    Of a pipe that is lost or has failed, `reason` is the reason, for a person; a lost one is opened again by itself.
-    `roots` are the workspace roots there, and `home` the home directory, by their names at the place.  `environment`
-    has the variables of terminals there.
+    Of a pipe that is lost or has failed, `reason` is the reason, for a person.  A lost one is opened again by itself
+    at `retry_at`, in ms since the epoch.  `roots` are the workspace roots there, and `home` the home directory, by
+    their names at the place.  `environment` has the variables of terminals there.
     """
 
     method = "place"
@@ -948,6 +948,7 @@ class PlaceState(Notification):
     roots: tuple[str, ...] = ()
     home: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    retry_at: int | None = None
 
 
 @dataclass(frozen=True)

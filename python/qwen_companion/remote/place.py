@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -199,8 +200,11 @@ class Place:
                 lasting = lasting and control == self.wanted.control
                 control = None if control and not lasting else self.wanted.control
                 self._settled.set()
-                self._report("failed" if lasting else "lost", self._failure)
                 pause = FIRST_PAUSE_S if was_open else min(2 * pause, LONGEST_PAUSE_S)
+                if lasting:
+                    self._report("failed", self._failure)
+                else:
+                    self._report("lost", self._failure, int(1000 * (time.time() + pause)))
                 with anyio.move_on_after(None if lasting else pause):
                     await self._again.wait()
 
@@ -258,9 +262,9 @@ class Place:
             link = await self._new_link(None)
             await link.run(lambda _greeting: scope.cancel())
 
-    def _report(self, state: str, reason: str | None = None) -> None:
+    def _report(self, state: str, reason: str | None = None, retry_at: int | None = None) -> None:
         roots = tuple(root.path for root in self._roots)
-        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment))
+        self._tell(PlaceState(self.wanted.name, state, reason, roots, self.home or None, self._environment, retry_at))
 
     def _warn(self, text: str) -> None:
         self._tell(Notice(f"{self.wanted.name}: {text}"))

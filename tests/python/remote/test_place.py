@@ -73,6 +73,7 @@ class Served:
     def _tell(self, message: Notification) -> None:
         if isinstance(message, PlaceState):
             self.states.append(message.state)
+            assert (message.retry_at is not None) is (message.state == "lost")
             self.reason = message.reason
             self._told.set()
         elif isinstance(message, RunCommand):
