@@ -195,9 +195,7 @@ class Companion:
             os.environ, self._port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
         )
         self._services = anyio.create_task_group()
-        self._daemon = DaemonFront(
-            self._bridge, self._spool, self._services, self._journal, self._layers.install_for_daemons, STOP_S
-        )
+        self._daemon = DaemonFront(self._bridge, self._spool, self._services, self._journal, self._layers, STOP_S)
         self._inbox = self._make_inbox()
         self._server: McpServer | None = None
         self._ended = anyio.Event()

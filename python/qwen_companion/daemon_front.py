@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 
 import anyio
 from anyio.abc import TaskGroup
 
+from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.messages import DaemonCall
@@ -29,22 +29,24 @@ class DaemonFront:
         spool: Spool,
         services: TaskGroup,
         journal: JournalFront,
-        prepare: Callable[[], Mapping[str, str]],
+        layers: SettingsLayers,
         stop_s: float,
     ) -> None:
         """Serve in `services`.
 
-        `journal` hears of chats and knows what to tell them.  `prepare` is that of `CallDispatcher`, which may take
-        `stop_s` seconds to stop.
+        `journal` hears of chats and knows what to tell them.  The client may take `stop_s` seconds to stop.
         """
-        self._bridge = bridge
         self._spool = spool
         self._services = services
-        self._journal = journal
-        self._prepare = prepare
         self._stop_s = stop_s
         self._scope: anyio.CancelScope | None = None
         self._calls, self._calls_left = anyio.create_memory_object_stream[DaemonCall](math.inf)
+        self._bridge = bridge
+        # As a `Host`.
+        self.send = bridge.call
+        self.prepare = layers.install_for_daemons
+        self.worked = journal.take_chat
+        self.news = journal.journal.news_for_chat
 
     def handle(self, call: DaemonCall) -> None:
         """Carry out `call`; with the first one, begin to serve."""
@@ -79,14 +81,7 @@ class DaemonFront:
                 return
             from qwen_companion.daemon.dispatcher import CallDispatcher
 
-            dispatcher = CallDispatcher(
-                self._bridge.call,
-                self._spool,
-                os.environ,
-                self._journal.take_chat,
-                self._journal.journal.news_for_chat,
-                prepare=self._prepare,
-            )
+            dispatcher = CallDispatcher(self, self._spool, os.environ)
             async with anyio.create_task_group() as group:
                 group.start_soon(dispatcher.run, self._stop_s)
                 async for call in self._calls_left:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -12,8 +12,9 @@ from sexpdata import dumps, loads
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
 from qwen_companion.daemon import messages
-from qwen_companion.daemon.conversation import News, no_news
+from qwen_companion.daemon.conversation import Fitting
 from qwen_companion.daemon.dispatcher import CallDispatcher
+from qwen_companion.domain import ChatWork
 from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import Plist
@@ -22,6 +23,8 @@ from qwen_companion.tasks import Tasks
 from support import TIMEOUT_S
 
 M = TypeVar("M", bound=Notification)
+
+News = Callable[[str, str, Sequence[str]], Awaitable[Fitting | None]]
 
 
 class Chat:
@@ -72,6 +75,17 @@ class Emacs:
         self.dispatcher: CallDispatcher
         self._news = asyncio.Condition()
         self._requests = 0
+        self.texts_of_news: News | None = None
+        """Returns the text about changed files that goes along with a prompt."""
+
+    def prepare(self) -> dict[str, str]:
+        return {}
+
+    def worked(self, work: ChatWork) -> None:
+        """Handle the activity of an agent."""
+
+    async def news(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
+        return None if self.texts_of_news is None else await self.texts_of_news(session, directory, attached)
 
     async def send(self, message: Notification) -> None:
         # As the bridge does, and as Emacs gets it.
@@ -211,10 +225,11 @@ async def connected_emacs(
     spool: Spool,
     environment: dict[str, str] | None = None,
     sleep: Callable[[float], Awaitable[None]] = at_once,
-    news: News = no_news,
+    news: News | None = None,
 ) -> AsyncGenerator[Emacs]:
     emacs = Emacs(spool)
-    emacs.dispatcher = CallDispatcher(emacs.send, spool, environment or {}, news=news, pause=at_once, sleep=sleep)
+    emacs.texts_of_news = news
+    emacs.dispatcher = CallDispatcher(emacs, spool, environment or {}, pause=at_once, sleep=sleep)
     async with Tasks() as tasks:
         tasks.start(emacs.dispatcher.run, TIMEOUT_S)
         yield emacs

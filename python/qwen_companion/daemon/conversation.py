@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -24,21 +25,26 @@ from qwen_companion.daemon.errors import (
     ServerFailedError,
     UnauthorizedError,
     UnreachableError,
+    UnsupportedError,
 )
+from qwen_companion.daemon.events import slash_commands
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     NEW,
     Answer,
     Change,
+    Choice,
+    ContextUsageReport,
     EndChange,
     SessionChoices,
+    ToolText,
 )
-from qwen_companion.daemon.notes import Notes, review_note
+from qwen_companion.daemon.notes import NOT_APPLIED, marked, review_note
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.plans import Plans
+from qwen_companion.daemon.sanitize import clean, line
 from qwen_companion.daemon.session import DaemonSession
-from qwen_companion.daemon.session_queries import SessionQueries
 from qwen_companion.daemon.stream import (
     FRAME_TOO_LARGE,
     Backoff,
@@ -52,7 +58,9 @@ from qwen_companion.daemon.stream import (
 )
 from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
-from qwen_companion.domain import ChatWork
+from qwen_companion.domain import NEWS_UNITS, ChatWork
+from qwen_companion.emacs.messages import Notification
+from qwen_companion.local_ids import local_id
 from qwen_companion.plan_files import plan_path
 from qwen_companion.tasks import Task, Tasks
 from qwen_companion.threads import in_thread
@@ -62,32 +70,42 @@ _log = logging.getLogger(__name__)
 COUNT_S = 30.0
 """Seconds after which the number of clients is asked for again."""
 
+_MODEL_WRITES = "user"
+"""The settings there that a change of the model rewrites: the user's."""
+
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
 
 
-News = Callable[[str, str, Sequence[str]], Awaitable["Callable[[int], str | None] | None"]]
+Fitting = Callable[[int], str | None]
+"""Returns a text of at most that many UTF-16 units."""
 
 
-async def no_news(*_about: object) -> None:
-    """Return no news."""
+class Host(Protocol):
+    """The rest of the backend, as the client of the daemon needs it."""
+
+    async def send(self, message: Notification) -> None:
+        """Send `message` to Emacs and wait for its answer."""
+
+    def prepare(self) -> Mapping[str, str]:
+        """Return variables for a daemon about to be started here; called in a thread."""
+        ...
+
+    def worked(self, work: ChatWork) -> None:
+        """Handle the activity of an agent, after each change of it."""
+
+    async def news(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
+        """Return a text for the model to read with a prompt to a session in `directory`, with links to `attached`."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The part that all sessions share.
-
-    `tasks` own background work; `environ` locates plans.  `worked` gets an agent's activity after each change;
-    `reached` gets None when the daemon answers, else the error.  `news` returns text for the model to read with a
-    prompt: for the session with that id, in a directory, with links to some files.
-    """
+    """The part that all sessions share.  `tasks` own background work; `environ` locates plans."""
 
     outbox: Outbox
     tasks: Tasks
     environ: Mapping[str, str]
-    worked: Callable[[ChatWork], None]
-    news: News
-    reached: Callable[[DaemonError | str | None], None]
+    host: Host
     sleep: Callable[[float], Awaitable[None]]
 
 
@@ -95,20 +113,31 @@ class Conversation:
     """A session of the daemon that is open in Emacs.  Its methods raise `DaemonError`s."""
 
     def __init__(
-        self, client: DaemonClient, session_id: str, directory: str, shared: Shared, interrupted: InterruptedTurns
+        self,
+        client: DaemonClient,
+        session_id: str,
+        directory: str,
+        shared: Shared,
+        interrupted: InterruptedTurns,
+        reached: Callable[[DaemonError | str | None], None],
     ) -> None:
-        """Begin a session; the agent works in `directory`, and `interrupted` are the turns that broke off before."""
+        """Begin a session; the agent works in `directory`, and `interrupted` are the turns that broke off before.
+
+        `reached` gets None when the daemon answers, else the error.
+        """
         self._client = client
+        self._directory = directory
         self._shared = shared
+        self._reached = reached
         self._outbox = shared.outbox
         self._tasks = shared.tasks
         self._backoff = Backoff()
         self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
         self._told = None
-        self._work = WorkReports(session_id, directory, shared.worked)
+        self._work = WorkReports(session_id, directory, shared.host.worked)
         self._plans = Plans(partial(plan_path, shared.environ, os.path.realpath(directory), session_id), shared.tasks)
-        self._notes = Notes(client, session_id, partial(shared.news, session_id, directory))
-        self.queries = SessionQueries(client, shared.outbox, lambda: self.session)
+        self._notes: list[str] = []
+        """Notes for the model that could not be sent, held for the next prompt."""
         self._opening = anyio.CancelScope()
         self._following: Task | None = None
         self._checking: Task | None = None
@@ -235,11 +264,11 @@ class Conversation:
     def _handle(self, item: StreamItem) -> None:
         self._put(self.session.handle(item))
         if isinstance(item, Connected):
-            self._shared.reached(None)
+            self._reached(None)
         elif isinstance(item, Disconnected):
-            self._shared.reached(item.reason)
+            self._reached(item.reason)
         elif isinstance(item, Ended) and isinstance(item.error, UnauthorizedError):
-            self._shared.reached(item.error)
+            self._reached(item.error)
         elif isinstance(item, ReplayDone):
             if self._checking is not None:
                 self._checking.cancel()
@@ -255,11 +284,12 @@ class Conversation:
             status = None
         self._put(self.session.status(status, asked_about))
         try:
-            choices = await self.queries.choices()
+            state = (await self._client.context(self.session.session_id)).state
         except DaemonError as error:
             _log.info("the models of a session are unavailable: %s", error)
             return
-        self._put([choices])
+        self.session.facts.choose(state)
+        self._put([_choices(self.id, state)])
 
     async def _count(self) -> None:
         """Keep the number of clients current.
@@ -302,10 +332,14 @@ class Conversation:
         :raises UnsupportedError: for an image, when the model is known to accept none
         """
         if any(isinstance(part, models.ImageBlock) for part in parts):
-            await self.queries.check_images()
-        notes = await self._notes.before(parts)
+            await self._check_images()
+        links = [part.uri.removeprefix(models.FILE_SCHEME) for part in parts if isinstance(part, models.LinkBlock)]
+        news = await self._shared.host.news(self.session.session_id, self._directory, links)
+        if news is not None and (text := news(NEWS_UNITS)):
+            self._notes.append(text)
+        notes = [models.TextBlock(marked(note)) for note in self._notes]
         reply = await self._client.prompt(self.session.session_id, [*notes, *parts])
-        self._notes.drop(len(notes))
+        del self._notes[: len(notes)]
         turn = self.session.turns.accept(reply.prompt_id)
         self._work.note_prompt(turn, next((part.text for part in parts if isinstance(part, models.TextBlock)), ""))
         self._report_state()
@@ -338,13 +372,13 @@ class Conversation:
             raise GoneError("The action has changed since it was shown.")
         note = None if vote.allowed is None else await in_thread(self._note, call, tool)
         # Before the answer, as the tool runs at once: the model then reads the note with the tool's result.
-        message = None if note is None else await self._notes.send(note)
+        message = None if note is None else await self._send_note(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
         except DaemonError as error:
             if note is not None:
                 await in_thread(self._plans.discard, call.permission)
-                await self._notes.withdraw(note, message)
+                await self._withdraw_note(note, message)
             if isinstance(error, NotFoundError):
                 self._put(self.session.answered_elsewhere(vote.request_id))
             raise
@@ -355,6 +389,25 @@ class Conversation:
         if call.text is None or path is None or proposed is None:
             return self._plans.note(call)
         return review_note(path, proposed, call.text)
+
+    async def _send_note(self, note: str) -> str | None:
+        """Send the model `note` during its turn and return the message's id; outside of a turn hold the note."""
+        message = None
+        with suppress(DaemonError):
+            message = await self._client.send_mid_turn(self.session.session_id, note)
+        if message is None:
+            self._notes.append(note)
+        return message
+
+    async def _withdraw_note(self, note: str, message: str | None) -> None:
+        """Withdraw `note`, sent as `message`; if the model has read it, correct it."""
+        if message is None:
+            self._notes.remove(note)
+            return
+        with suppress(DaemonError):
+            if await self._client.withdraw_mid_turn(self.session.session_id, message):
+                return
+        await self._send_note(NOT_APPLIED)
 
     async def set_model(self, model: str) -> None:
         """Use the model that Emacs calls `model`."""
@@ -372,6 +425,62 @@ class Conversation:
         prompt_id = self.session.turns.queued_prompt(turn)
         if prompt_id is None or not await self._client.remove_pending_prompt(self.session.session_id, prompt_id):
             raise GoneError("That prompt is no longer queued.")
+
+    # --- Asking
+
+    async def _check_images(self) -> None:
+        """Check that the model accepts images.
+
+        :raises UnsupportedError: when it is known to accept none
+        """
+        # Without this check the daemon silently replaces the image by "[image: image/png]" (0.24.4).
+        model = await self._client.model_in_use(self.session.session_id)
+        if model is not None and model.modalities is not None and not model.modalities.image:
+            raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
+
+    async def fetch(self, tool: str, part: str, index: int) -> None:
+        """Send a whole text of `tool`."""
+        while True:
+            held = self.session.tool(tool)
+            revision = None if held is None else held.revision
+            # Sanitising 10 MB would block the event loop.
+            text = None if held is None else await in_thread(held.text, part, index)
+            # Emacs must not mistake it for a text of a later revision, which may be on its way by now.
+            now = self.session.tool(tool)
+            if revision == (None if now is None else now.revision):
+                break
+        if text is None:
+            raise GoneError("That text is no longer available; load the session again.")
+        self._outbox.queue(ToolText(self.id, tool, part, index, text))
+
+    async def commands(self) -> None:
+        """Send the slash commands."""
+        reply = await self._client.supported_commands(self.session.session_id)
+        self._outbox.queue(slash_commands(self.id, reply.available_commands))
+
+    async def usage(self) -> None:
+        """Send the report on the context window."""
+        reply = await self._client.context_usage(self.session.session_id)
+        if not reply.formatted_text:
+            raise UnsupportedError("The daemon does not say what fills the context window.")
+        self._outbox.queue(ContextUsageReport(self.id, clean(reply.formatted_text)))
+
+
+def _choices(session: str, state: models.ContextState) -> SessionChoices:
+    """Return the available models and modes."""
+    return SessionChoices(
+        session,
+        tuple(
+            _choice(local_id("model", item.model_id), item.name or item.model_id, item.description)
+            for item in state.models.available_models
+        ),
+        tuple(_choice(item.id, item.name or item.id, item.description) for item in state.modes.available_modes),
+        _MODEL_WRITES,
+    )
+
+
+def _choice(identifier: str, name: str, description: str | None) -> Choice:
+    return Choice(identifier, line(name), None if description is None else line(description))
 
 
 def _reload_reason(item: StreamItem) -> str | None:

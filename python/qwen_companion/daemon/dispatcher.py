@@ -18,14 +18,12 @@ from weakref import WeakValueDictionary
 import anyio
 
 from qwen_companion.daemon import errors, messages, models
-from qwen_companion.daemon.connection import DaemonConnection
-from qwen_companion.daemon.conversation import Conversation, News, Shared, no_news
+from qwen_companion.daemon.connection import Daemon
+from qwen_companion.daemon.conversation import Conversation, Host, Shared
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
-from qwen_companion.daemon.open_sessions import OpenSessions
 from qwen_companion.daemon.outbox import Outbox
-from qwen_companion.domain import ChatWork
-from qwen_companion.emacs.messages import DaemonCall, Notification
+from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import CompanionError, MessageError, SpoolError
 from qwen_companion.tasks import Tasks
@@ -54,7 +52,6 @@ _PROBLEMS: Mapping[type[Exception], str] = {
     errors.WrongWorkspaceError: "refused",
 }
 
-_CONNECTION = "connection"
 _CLIENTS_FILE = "daemon-clients"
 
 
@@ -71,44 +68,26 @@ class CallDispatcher:
 
     def __init__(
         self,
-        send: Callable[[Notification], Awaitable[None]],
+        host: Host,
         spool: Spool,
-        environment: Mapping[str, str],
-        worked: Callable[[ChatWork], None] = lambda _work: None,
-        news: News = no_news,
+        environ: Mapping[str, str],
         *,
-        prepare: Callable[[], Mapping[str, str]] = dict,
         pause: Callable[[float], Awaitable[None]] = anyio.sleep,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        """`send` sends a message to Emacs and waits for its answer.  `environment` may name the daemon and its token.
+        """`environ` may name the daemon and its token, and locates plans.
 
-        For `worked` and `news` see `Shared`.  `prepare`, called in a thread, returns variables for a daemon about to be
-        started here.  `pause` waits while messages are gathered, `sleep` before a retry.
+        `pause` waits while messages are gathered, `sleep` before a retry.
         """
         self._spool = spool
-        self._outbox = Outbox(send, pause)
+        self._outbox = Outbox(host.send, pause)
         self._tasks = Tasks()
         self._connecting: set[anyio.CancelScope] = set()
         # Each lock lives as long as a task waits for it.
         self._lanes: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._daemon = DaemonConnection(
-            environment,
-            Memberships(os.path.join(spool.directory, _CLIENTS_FILE)),
-            self._tasks,
-            lambda: self._lane(_CONNECTION),
-            self._leave_sessions,
-            self._outbox.queue,
-            prepare=prepare,
-            sleep=sleep,
-        )
-        self._sessions = OpenSessions(
-            Shared(self._outbox, self._tasks, environment, worked, news, self._daemon.reached, sleep)
-        )
+        memberships = Memberships(os.path.join(spool.directory, _CLIENTS_FILE))
+        self._daemon = Daemon(memberships, Shared(self._outbox, self._tasks, environ, host, sleep))
         self._tasks.start(self._outbox.run)
-
-    async def _leave_sessions(self, lost: bool) -> None:
-        await self._sessions.leave(lost)
 
     async def run(self, leave_s: float) -> None:
         """Carry out calls until cancelled.  Then send Emacs nothing more, and leave the daemon.
@@ -134,16 +113,13 @@ class CallDispatcher:
             self._answer(call.method, request, error)
             return
         if isinstance(wanted, messages.SessionCall):
-            self._tasks.start(self._carry_out, call.method, request, wanted, self._lane(wanted.session))
+            lane = self._lanes.setdefault(wanted.session, anyio.Lock())
+            self._tasks.start(self._carry_out, call.method, request, wanted, lane)
             return
         if isinstance(wanted, messages.Disconnect):
             for scope in self._connecting:
                 scope.cancel()
         self._tasks.start(self._carry_out_once, call.method, request, wanted)
-
-    def _lane(self, name: str) -> anyio.Lock:
-        """Return the lock that orders the calls about the session `name`, or about the connection."""
-        return self._lanes.setdefault(name, anyio.Lock())
 
     async def _carry_out_once(self, method: str, request: str | None, call: messages.Call) -> None:
         """Carry out `call`, about no open session; cancel it if the daemon is left meanwhile."""
@@ -151,7 +127,7 @@ class CallDispatcher:
             if not isinstance(call, messages.Disconnect):
                 self._connecting.add(scope)
             try:
-                await self._carry_out(method, request, call, self._lane(_CONNECTION))
+                await self._carry_out(method, request, call, self._daemon.lock)
             finally:
                 self._connecting.discard(scope)
         if scope.cancelled_caught:
@@ -187,20 +163,20 @@ class CallDispatcher:
             case messages.Disconnect():
                 await self._daemon.disconnect()
             case messages.ListSessions():
-                await self._sessions.list(self._daemon.used)
+                await self._daemon.list()
             case messages.Open():
                 shared = call.scope == messages.SHARED
-                return _CallResult(await self._sessions.open_new(self._daemon.used, call.root, shared=shared))
+                return _CallResult(await self._daemon.open_new(call.root, shared=shared))
             case messages.Load():
-                return _CallResult(await self._sessions.load(self._daemon.used, call))
+                return _CallResult(await self._daemon.load(call))
             case messages.Fork():
-                return _CallResult(await self._sessions.fork(self._daemon.used, call.session))
+                return _CallResult(await self._daemon.fork(call.session))
             case messages.Rewind():
-                return _CallResult(await self._sessions.rewind(self._daemon.used, call.session, call.turn))
+                return _CallResult(await self._daemon.rewind(call.session, call.turn))
             case messages.Close():
-                await self._sessions.close(self._daemon, call.session, end=call.end)
+                await self._daemon.close(call.session, end=call.end)
             case _:
-                return await _do_in_session(self._sessions.conversation(call.session), call)
+                return await _do_in_session(self._daemon.conversation(call.session), call)
         return _CallResult()
 
 
@@ -226,11 +202,11 @@ async def _do_in_session(conversation: Conversation, call: messages.SessionCall)
         case messages.RemovePrompt():
             await conversation.remove(call.turn)
         case messages.Fetch():
-            await conversation.queries.fetch(call.tool, call.part, call.index)
+            await conversation.fetch(call.tool, call.part, call.index)
         case messages.AskCommands():
-            await conversation.queries.commands()
+            await conversation.commands()
         case messages.AskUsage():
-            await conversation.queries.usage()
+            await conversation.usage()
         case _:
             raise TypeError(f"{type(call).__name__} is not done inside of a session")
     return _CallResult(conversation.id)

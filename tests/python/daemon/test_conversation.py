@@ -14,7 +14,7 @@ from sexpdata import Symbol
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
-from qwen_companion.daemon import conversation, messages, session_queries
+from qwen_companion.daemon import conversation, messages
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon import transcript as transcript_module
@@ -557,7 +557,7 @@ async def test_a_text_that_changes_while_it_is_fetched_is_fetched_again(
     propose("one")
     await emacs.until(lambda: chat.tools)
     (tool,) = chat.tools.values()
-    monkeypatch.setattr(session_queries, "in_thread", in_thread)
+    monkeypatch.setattr(conversation, "in_thread", in_thread)
     await emacs.call("daemon-fetch", session=session, tool=tool.id, part=lisp("new"), index=0)
     # In Emacs it comes after the revision of the tool that it is of.
     assert [item.text for item in emacs.all(messages.ToolText)] == ["three"]

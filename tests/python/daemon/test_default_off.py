@@ -33,4 +33,4 @@ def test_default_off(home: Home) -> None:
 
 
 def test_imported_with_the_first_call(home: Home) -> None:
-    assert "qwen_companion.daemon.open_sessions" in imported(home, asked=True)
+    assert "qwen_companion.daemon.connection" in imported(home, asked=True)

@@ -11,7 +11,7 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
-from qwen_companion.daemon import connection, messages, open_sessions
+from qwen_companion.daemon import connection, messages
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
@@ -172,7 +172,7 @@ async def test_a_daemon_that_does_not_answer_does_not_keep_us(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(DaemonClient, "detach", deaf)
-    monkeypatch.setattr(open_sessions, "LEAVE_S", 0.01)
+    monkeypatch.setattr(connection, "LEAVE_S", 0.01)
     await emacs.call("daemon-disconnect")
 
 
