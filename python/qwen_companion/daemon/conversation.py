@@ -27,7 +27,6 @@ from qwen_companion.daemon.errors import (
     UnreachableError,
     UnsupportedError,
 )
-from qwen_companion.daemon.events import slash_commands
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.messages import (
     NEW,
@@ -44,7 +43,7 @@ from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OTHER
 from qwen_companion.daemon.plans import Plans
 from qwen_companion.daemon.sanitize import clean, line
-from qwen_companion.daemon.session import DaemonSession
+from qwen_companion.daemon.session import DaemonSession, slash_commands
 from qwen_companion.daemon.stream import (
     FRAME_TOO_LARGE,
     Backoff,

@@ -505,7 +505,7 @@ class BackgroundNotificationTurnComplete(Payload):
 class Unknown(Payload):
     """An event with an unknown kind or shape.
 
-    Its content is dropped; the table of events handles `kind` (spec A4, A5).
+    Its content is dropped; `DaemonSession` handles `kind` (spec A4, A5).
     """
 
     kind: str
@@ -521,6 +521,12 @@ def _kinds(base: type[Payload]) -> dict[str, type[Payload]]:
 
 _UPDATES = {**_kinds(Update), **_kinds(_MessageChunk)}
 _EVENTS = _kinds(Payload)
+
+SILENT = (ReplayComplete, StateResyncRequired, BackgroundNotificationTurnComplete)
+"""Events that a chat does not show: the first two are about the stream; the words of the last came as chunks."""
+
+SHOWN = {**_UPDATES, **_EVENTS}.keys() - {cls.KIND for cls in SILENT}
+"""The kinds of the others.  One of another shape is reported by name, once a turn; any other kind is logged."""
 
 
 class Envelope(Wire):

@@ -6,22 +6,46 @@ No I/O.  It can be rebuilt from a load at any moment; the chat in Emacs has no s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 
 from qwen_companion.daemon import models
-from qwen_companion.daemon.events import SessionEvents
 from qwen_companion.daemon.interrupted_turns import DONE, InterruptedTurns, Output
-from qwen_companion.daemon.messages import Change, Queued, SessionInfo
-from qwen_companion.daemon.permissions import OTHER, Permissions
-from qwen_companion.daemon.session_state import Connection, SessionFacts
+from qwen_companion.daemon.messages import Change, Queued, SessionInfo, SlashCommand, SlashCommands
+from qwen_companion.daemon.permissions import ME, NOBODY, OTHER, Permissions
+from qwen_companion.daemon.sanitize import clean, line
+from qwen_companion.daemon.session_facts import SessionFacts
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, ReplayDone, Resync, StreamItem
-from qwen_companion.daemon.tools import HeldTool
-from qwen_companion.daemon.transcript import PastPrompt
+from qwen_companion.daemon.tools import HeldTool, plan_in, without_texts
+from qwen_companion.daemon.transcript import PastPrompt, Transcript, time_of
 from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns, lost_ends
 from qwen_companion.local_ids import local_id
+from qwen_companion.tasks import log_failure
 
+_log = logging.getLogger(__name__)
+
+_QUESTION = "user_question"
+_OUTCOMES = {"end_turn": DONE, "cancelled": "cancelled"}
 _TERMINALS = {"completed": DONE, "cancelled": "cancelled"}
+_SHUTDOWN = "daemon_shutdown"
+_KIND = re.compile(r"[\w./-]{1,80}")
+_SHORT_TEXT = 2000
+
+_NOT_SHOWN = frozenset(
+    {
+        # Another client's shell command in the session, with its output, for the model to read.
+        "user_shell_command",
+        "session_cwd_changed",
+        # Never seen on the wire, only in the daemon's code.
+        "session_branched",
+        "session_recording_degraded",
+        "permission_forbidden",
+        "permission_partial_vote",
+    }
+)
+"""Events that a chat should show but cannot: it shows their names, as it does for known events in another shape."""
 
 
 class DaemonSession:
@@ -43,27 +67,37 @@ class DaemonSession:
         self._client_id = client_id
         self._was_mine = was_mine
         self.facts = SessionFacts()
-        self._connection = Connection()
+        self.connected = False
+        """Whether events arrive as they happen."""
+        self._loading = True
+        self._lost_because: str | None = None
+        self._end: tuple[str, str] | None = None
+        """The state and text of a session without events until the next load."""
         self._epoch: str | None = None
         self._interrupted = interrupted or InterruptedTurns()
         self._queued: tuple[Queued, ...] = ()
         """The prompts queued before the load."""
+        self._logged: set[str] = set()
         self._begin_anew(())
 
     def _begin_anew(self, ended: Iterable[str]) -> None:
         """Reset the state that a load rebuilds; the turns of the prompts `ended` are over."""
         self.turns = Turns(self.session_id, ended)
-        self._events = SessionEvents(self.id, self.turns, self.facts, self._connection, self._is_me)
+        self.transcript = Transcript(self.turns, self._author)
+        self.permissions = Permissions(self.id)
+        """The pending permissions."""
 
-    def _is_me(self, client_id: str) -> bool:
-        return client_id == self._client_id or self._was_mine(client_id)
+    def _author(self, client_id: str | None) -> str | None:
+        if client_id is None:
+            return None
+        return ME if client_id == self._client_id or self._was_mine(client_id) else OTHER
 
     # --- What it is asked
 
     @property
     def info(self) -> SessionInfo:
         """The state of the session."""
-        state, text = self._connection.trouble or (self._activity(), None)
+        state, text = self._state()
         window = self.facts.window or (None, None)
         return SessionInfo(
             session=self.id,
@@ -71,7 +105,7 @@ class DaemonSession:
             text=text,
             turn=self.turns.current,
             # The daemon lists an untitled session by its first words, too.
-            title=self.facts.title or self._events.transcript.first_words,
+            title=self.facts.title or self.transcript.first_words,
             model=self.facts.model_name,
             mode=self.facts.mode,
             used=window[0],
@@ -80,22 +114,23 @@ class DaemonSession:
             queue=self.turns.queue,
         )
 
-    def _activity(self) -> str:
+    def _state(self) -> tuple[str, str | None]:
+        if self._end is not None:
+            return self._end
+        if self._loading:
+            return "loading", None
+        if not self.connected:
+            return "disconnected", self._lost_because
         if not self.busy:
-            return "idle"
+            return "idle", None
         if self.turns.cancelling:
-            return "cancelling"
-        return "waiting" if self.permissions.shown else "busy"
+            return "cancelling", None
+        return "waiting" if self.permissions.shown else "busy", None
 
     @property
     def dead(self) -> bool:
         """Whether no more events come before the next load."""
-        return self._connection.end is not None
-
-    @property
-    def connected(self) -> bool:
-        """Whether events arrive as they happen."""
-        return self._connection.connected
+        return self._end is not None
 
     @property
     def busy(self) -> bool:
@@ -103,25 +138,20 @@ class DaemonSession:
         return self.turns.running is not None
 
     @property
-    def permissions(self) -> Permissions:
-        """The pending permissions."""
-        return self._events.permissions
-
-    @property
     def prompts(self) -> Sequence[PastPrompt]:
         """The prompts since the session began, in order; includes rewound ones as long as the daemon lives."""
-        return self._events.transcript.prompts
+        return self.transcript.prompts
 
     def tool(self, tool: str) -> HeldTool | None:
         """Return the tool that Emacs calls `tool`, or None if it is not held (any more)."""
-        return self._events.transcript.tools.get(tool)
+        return self.transcript.tools.get(tool)
 
     # --- Loads
 
     def snapshot(self) -> DaemonSession:
         """Return a copy, unaffected by later events, to replay a load in a thread."""
         again = copy(self)
-        again.facts, again._connection, again.turns = copy(self.facts), copy(self._connection), copy(self.turns)
+        again.facts, again.turns = copy(self.facts), copy(self.turns)
         return again
 
     def replayed(self, reply: models.LoadReply) -> tuple[DaemonSession, list[Output]]:
@@ -134,11 +164,9 @@ class DaemonSession:
         again._queued = self.turns.queue
         again._begin_anew(item.prompt_id for item in reply.prompt_terminals)
         outputs = [
-            output
-            for envelope in (*reply.compacted_replay, *reply.live_journal)
-            for output in again._events.handle(envelope)
+            output for envelope in (*reply.compacted_replay, *reply.live_journal) for output in again.apply(envelope)
         ]
-        return again, [*outputs, *again._events.transcript.flush()]
+        return again, [*outputs, *again.transcript.flush()]
 
     def loaded(self, reply: models.LoadReply, outputs: Sequence[Output], why: str | None = None) -> list[Output]:
         """Start from `reply`, because of `why`; return `outputs` completed by the interrupted turns."""
@@ -157,7 +185,8 @@ class DaemonSession:
             known = {item.turn for item in (*completed, *self.turns.queue) if isinstance(item, Change | Queued)}
             completed += lost_ends(item for item in self._queued if item.turn not in known)
         self._epoch = reply.event_epoch
-        self._connection.loaded()
+        # It lives, even if its history contains an end.
+        self._loading, self._end, self._lost_because = False, None, None
         return completed
 
     def catch_up(self, before: DaemonSession, now: DaemonSession) -> None:
@@ -179,20 +208,20 @@ class DaemonSession:
 
     def reloading(self) -> None:
         """Record that a load was requested."""
-        self._connection.reload()
+        self.connected, self._loading, self._end = False, True, None
 
     # --- What it is told
 
     def lost(self, text: str) -> list[Output]:
         """Mark the session as dead because of `text`, until the user loads it again."""
-        outputs = self._events.finish("dead", text)
+        outputs = self._finish("dead", text)
         self._interrupted.record(outputs)
         return outputs
 
     def left(self) -> list[Output]:
         """Record that this client has left the session."""
         outputs: list[Output] = list(self.permissions.hold())
-        self._connection.end = "closed", "The session has been left."
+        self._end = "closed", "The session has been left."
         return outputs
 
     def handle(self, item: StreamItem) -> list[Output]:
@@ -200,21 +229,21 @@ class DaemonSession:
         match item:
             case Frame():
                 self.turns.replaying = item.replayed
-                outputs = self._events.handle(item.envelope)
+                outputs = self.apply(item.envelope)
                 self._interrupted.record(outputs)
                 return outputs
             case Connected():
-                self._connection.why = None
+                self._lost_because = None
             case ReplayDone():
                 self.turns.replaying = False
-                self._connection.connected = True
+                self.connected = True
             case Disconnected():
-                self._connection.lose(item.reason)
+                self.connected, self._lost_because = False, item.reason
                 return list(self.permissions.hold())
             case Ended():
                 return self.lost(str(item.error))
             case Resync():
-                self._connection.connected = False
+                self.connected = False
                 return list(self.permissions.hold())
         return []
 
@@ -231,9 +260,156 @@ class DaemonSession:
                 outputs += self.permissions.close(request_id)
             for item in reply.pending_interactions:
                 if not self.permissions.knows(item.request_id):
-                    outputs += self._events.interaction(item)
+                    outputs += self._interaction(item)
         return [*outputs, *self.permissions.show()]
 
     def answered_elsewhere(self, request_id: str) -> list[Output]:
         """Record that our answer came too late."""
         return list(self.permissions.close(request_id, OTHER))
+
+    # --- Events
+
+    def apply(self, envelope: models.Envelope) -> list[Output]:
+        """Handle the event in `envelope`; return the reports to Emacs.  Contain errors in it."""
+        outputs: list[Output] = []
+        try:
+            outputs.extend(self._apply(envelope))
+        except Exception as error:  # noqa: BLE001 - an event that fails must not end the session
+            log_failure(self._apply, error)
+            outputs.extend(self.transcript.unsupported(envelope.type.rpartition("/")[2], envelope))
+        return outputs
+
+    def _apply(self, envelope: models.Envelope) -> Iterator[Output]:
+        payload = envelope.payload
+        self.facts.apply(payload)
+        self.turns.apply(envelope, self._author)
+        yield from self.transcript.apply(envelope, payload)
+        yield from self._apply_permission(envelope)
+        match payload:
+            case models.Unknown():
+                yield from self._unknown(payload.kind, envelope)
+            case models.AvailableCommandsUpdate():
+                yield slash_commands(self.id, payload.available_commands)
+            case models.TurnComplete():
+                reason = payload.stop_reason or "end_turn"
+                outcome = _OUTCOMES.get(reason, "other")
+                text = line(reason) if outcome == "other" else None
+                yield from self._turn_over(envelope, payload.prompt_id, outcome, text)
+            case models.TurnError():
+                text = clean(payload.message)[:_SHORT_TEXT] or "The turn has failed."
+                yield from self._turn_over(envelope, payload.prompt_id, "failed", text)
+            case models.SessionClosed():
+                yield from self._finish("closed", "The session has been closed.")
+            case models.SessionDied(reason=reason) if reason == _SHUTDOWN:
+                # The stream resumes, and the session is loaded, as soon as a daemon is there.
+                self.connected, self._lost_because = False, "The daemon has shut down."
+                yield from self._break_off(self._lost_because)
+            case models.SessionDied():
+                yield from self._finish("dead", "The agent of the session has ended.")
+            case _:
+                pass
+
+    def _unknown(self, kind: str, envelope: models.Envelope) -> Iterator[Output]:
+        """Yield the report of an unrecognised or malformed event."""
+        name = kind.rpartition("/")[2]
+        if name in models.SHOWN or name in _NOT_SHOWN:
+            yield from self.transcript.unsupported(name, envelope)
+        elif kind not in self._logged:
+            self._logged.add(kind)
+            _log.info("unknown event: %s", kind if _KIND.fullmatch(kind) else "(with an odd name)")
+
+    def _turn_over(
+        self, envelope: models.Envelope, prompt_id: str | None, outcome: str, text: str | None
+    ) -> Iterator[Output]:
+        prompt_id = prompt_id or envelope.prompt_id
+        if prompt_id is None:
+            return
+        if self.turns.ends_running(prompt_id):
+            yield from self.transcript.flush()
+        if outcome == "failed":
+            yield from self.transcript.give_up(local_id("turn", prompt_id))
+        yield self.turns.end(prompt_id, outcome, text)
+
+    def _finish(self, state: str, text: str) -> list[Output]:
+        """End the session in `state`, because of `text`; return the reports to Emacs."""
+        outputs = self._break_off(text)
+        self.connected = self._loading = False
+        self._end = state, text
+        return outputs
+
+    def _break_off(self, text: str) -> list[Output]:
+        """End the running turn as unfinished; void its permissions."""
+        outputs: list[Output] = list(self.transcript.flush())
+        for request_id in self.permissions.unanswered:
+            outputs += self.permissions.close(request_id)
+        return [*outputs, *self.turns.break_off(text)]
+
+    # --- Permissions
+
+    def _apply_permission(self, envelope: models.Envelope) -> Iterator[Output]:
+        match payload := envelope.payload:
+            case models.PermissionRequest():
+                yield from self._permission(envelope, payload)
+            case models.PermissionResolved():
+                by = self._author(payload.voter_client_id)
+                if by is None and payload.outcome.outcome == "cancelled":
+                    by = NOBODY
+                yield from self._answered(envelope, payload.request_id, by, payload.outcome.option_id)
+            case models.PermissionAlreadyResolved():
+                yield from self._answered(envelope, payload.request_id, OTHER, payload.outcome.option_id)
+            case _:
+                pass
+
+    def _permission(self, envelope: models.Envelope, payload: models.PermissionRequest) -> Iterator[Output]:
+        if self.permissions.knows(payload.request_id):
+            return
+        fields, said = without_texts(payload.tool_call)
+        yield from self.transcript.unsupported_content(envelope, fields)
+        tool = self.transcript.tools.describe(fields, self.turns.of(envelope), time_of(envelope))
+        change = tool.change()
+        yield change
+        meta = fields.meta
+        questions = meta.qwen_questions if meta is not None and meta.qwen_interaction_kind == _QUESTION else ()
+        self.permissions.ask(payload.request_id, payload.options, questions, change, tool.news(said), plan_in(fields))
+        # Only after the replay is it known whether the permission is still open.
+        if not self.turns.replaying:
+            yield from self.permissions.show()
+
+    def _interaction(self, item: models.PendingInteraction) -> Iterator[Output]:
+        """Add a permission from `/status`, which does not name its tool call."""
+        action = item.action or models.PendingAction()
+        fields = models.ToolFields(
+            tool_call_id=item.request_id,
+            title=item.title or action.title,
+            kind=action.type,
+            raw_input=action.input,
+            content=action.content,
+            locations=action.locations,
+            _meta=None,
+        )
+        fields, said = without_texts(fields)
+        tool = self.transcript.tools.describe(fields, self.turns.current, None)
+        change = tool.change()
+        yield change
+        self.permissions.ask(item.request_id, item.options, item.questions, change, tool.news(said), plan_in(fields))
+
+    def _answered(
+        self, envelope: models.Envelope, request_id: str, by: str | None, option_id: str | None
+    ) -> Iterator[Output]:
+        name = self.permissions.allowed(request_id, option_id)
+        tool = None if name is None else self.transcript.tools.get(name)
+        if tool is not None and tool.allowed(time_of(envelope)):
+            yield tool.change()
+        yield from self.permissions.close(request_id, by, option_id)
+
+
+def slash_commands(session: str, commands: Iterable[models.Command]) -> SlashCommands:
+    """Return the report of the `commands` that work in a session of the daemon."""
+    return SlashCommands(
+        session,
+        tuple(
+            SlashCommand(line(item.name), line(item.description), line(item.input.hint) if item.input else "")
+            for item in commands
+            if item.works_here
+        ),
+    )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import EndChange, Queued
@@ -62,6 +62,34 @@ class Turns:
         """Return Emacs's id of the turn of the event in `envelope`."""
         return self._past_turn if envelope.prompt_id is None else local_id("turn", envelope.prompt_id)
 
+    def apply(self, envelope: models.Envelope, author: Callable[[str | None], str | None]) -> None:
+        """Apply the event in `envelope`, if it is about the queue; `author` returns the author with a client id."""
+        match payload := envelope.payload:
+            case models.PendingPromptAdded():
+                by, text = author(envelope.originator_client_id), clean(without_notes(payload.text))[:_SHORT_TEXT]
+                self._queue[payload.prompt_id] = Queued(local_id("turn", payload.prompt_id), text, by)
+                # The answer to our POST may have come first, when no other turn was known to run.
+                if self.running == payload.prompt_id:
+                    self.running = UNKNOWN_PROMPT
+            case models.PendingPromptStarted():
+                self.begin(payload.prompt_id)
+            case models.PendingPromptCompleted():
+                prompt = self._queue.pop(payload.prompt_id, None)
+                if payload.state == "removed":
+                    # The end of its turn follows.
+                    self._removed[payload.prompt_id] = "" if prompt is None else prompt.text
+            case models.PromptCancelled():
+                # Without a prompt, the client cancelled while nothing ran.
+                named = envelope.prompt_id is not None and payload.reason != _FORWARD_FAILED
+                if named and envelope.prompt_id == self.running:
+                    self.cancelling = True
+            case models.MidTurnMessageInjected():
+                for message_id in payload.message_ids:
+                    # It was queued like a prompt, and becomes none.
+                    self._queue.pop(message_id, None)
+            case _:
+                pass
+
     def accept(self, prompt_id: str) -> str:
         """Record that the daemon accepted our prompt, maybe after its echo; return its turn."""
         known = prompt_id in self._ended or prompt_id in self._queue
@@ -80,25 +108,6 @@ class Turns:
         """Record the beginning of a turn in a history from disk; its prompt has the id `known`, or None."""
         self._past_turns += 1
         self._past_turn = local_id("turn", known or f"{self._session_id} {self._past_turns}")
-
-    def enqueue(self, prompt_id: str, text: str, by: str | None) -> None:
-        """Record that the prompt `text` is queued."""
-        self._queue[prompt_id] = Queued(local_id("turn", prompt_id), clean(without_notes(text))[:_SHORT_TEXT], by)
-        # The answer to our POST may have come first, when no other turn was known to run.
-        if self.running == prompt_id:
-            self.running = UNKNOWN_PROMPT
-
-    def dequeue(self, prompt_id: str, *, removed: bool = False) -> None:
-        """Record that a prompt left the queue; if a user `removed` it, the end of its turn follows."""
-        queued = self._queue.pop(prompt_id, None)
-        if removed:
-            self._removed[prompt_id] = "" if queued is None else queued.text
-
-    def cancelled(self, prompt_id: str | None, reason: str | None) -> None:
-        """Record that a client asked to cancel the turn of `prompt_id`."""
-        # Without a prompt, the client cancelled while nothing ran.
-        if prompt_id is not None and prompt_id == self.running and reason != _FORWARD_FAILED:
-            self.cancelling = True
 
     def ends_running(self, prompt_id: str) -> bool:
         """Return whether the end of the turn of `prompt_id` ends the running turn."""

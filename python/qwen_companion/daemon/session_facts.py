@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts about a session and the state of its connection, kept over all loads."""
+"""Facts about a session, kept over all loads."""
 
 from __future__ import annotations
 
@@ -73,43 +73,3 @@ class SessionFacts:
         for name in _ANSWERED:
             if getattr(now, name) != getattr(before, name):
                 setattr(self, name, getattr(now, name))
-
-
-@dataclass
-class Connection:
-    """Whether a session's events arrive.
-
-    `end` are the state and text of a session without events until the next load; `why` is the reason of a lost
-    connection.
-    """
-
-    connected: bool = False
-    loading: bool = True
-    why: str | None = None
-    end: tuple[str, str] | None = None
-
-    @property
-    def trouble(self) -> tuple[str, str | None] | None:
-        """The state and text for Emacs when events do not arrive, else None."""
-        if self.end is not None:
-            return self.end
-        if self.loading:
-            return "loading", None
-        return None if self.connected else ("disconnected", self.why)
-
-    def lose(self, why: str) -> None:
-        """Record that the connection is lost, because of `why`."""
-        self.connected, self.why = False, why
-
-    def reload(self) -> None:
-        """Record that a load was requested."""
-        self.connected, self.loading, self.end = False, True, None
-
-    def loaded(self) -> None:
-        """Record that the session lives, even if its history contains an end."""
-        self.loading, self.end, self.why = False, None, None
-
-    def finish(self, state: str, text: str) -> None:
-        """Record that no more events come; Emacs gets `state` and `text`."""
-        self.connected = self.loading = False
-        self.end = state, text
