@@ -156,7 +156,7 @@ string, the reason why the file was left alone."
   (let* ((qwen-companion-journal-inhibit t)
          ;; Quitting takes effect after the current file.
          (inhibit-quit t)
-         (qwen-companion-disk-recent (list nil))
+         (qwen-companion-disk-truename-cache (list nil))
          (steps list)
          (progress (qwen-companion-undo--progress (length steps) action))
          (written nil)
@@ -220,7 +220,7 @@ It does nothing in the first second.  ACTION is as in
 (defun qwen-companion-undo--yield ()
   "Run timers and handle process output, if they have waited long."
   (when (> (- (float-time) qwen-companion-undo--last-yield) qwen-companion-undo--stretch)
-    (let ((qwen-companion-disk-recent nil))
+    (let ((qwen-companion-disk-truename-cache nil))
       (accept-process-output nil 0))
     (setq qwen-companion-undo--last-yield (float-time))))
 

@@ -33,12 +33,12 @@ A file read sooner after a write may change again without a new time.")
 PATH is the file.  TEXTS are its possible contents afterwards, the accepted
 text last; FORESEEN are those that include the writes expected before this
 one.  OPTIONAL is non-nil when no write may come, as the user may have
-answered no.  STAMP is the stamp of the file before, TOLD its stamp at the
-last reported change.  LOOKED is the result of the last check, (STAMP .
+answered no.  STAMP is the stamp of the file before, REPORTED its stamp at the
+last reported change.  CHECKED is the result of the last check, (STAMP .
 TEXT): TEXT is the member of TEXTS in the file, or nil.  DONE is a function
 for the end of the wait, WATCH the watch of the file, and TIMER ends the
 wait (nil while the CLI cannot write yet)."
-  path texts foreseen optional stamp told looked done watch timer)
+  path texts foreseen optional stamp reported checked done watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
   "Abnormal hook run after an expected write.
@@ -118,21 +118,21 @@ Return nil when the file does not exist."
 ;; To find the real name of a file takes 0.15 ms, for each directory in it
 ;; a few calls of the system.
 
-(defvar qwen-companion-disk-recent nil
+(defvar qwen-companion-disk-truename-cache nil
   "Cache of real directory names, bound to (nil) around work on many files.
 Its car has the last two directories, newest first, each (DIRECTORY
 TRUENAME . TIME); TIME is in seconds since the epoch.")
 
-(defconst qwen-companion-disk--recent-seconds 0.01
+(defconst qwen-companion-disk--truename-seconds 0.01
   "Seconds for which a cached real name of a directory is used.")
 
 (defun qwen-companion-disk-true-directory (directory)
   "Return the real name of DIRECTORY; both end in a slash.
-Use the cache `qwen-companion-disk-recent' where it is bound."
-  (let* ((recent qwen-companion-disk-recent)
+Use the cache `qwen-companion-disk-truename-cache' where it is bound."
+  (let* ((recent qwen-companion-disk-truename-cache)
          (entry (assoc directory (car recent)))
          (now (float-time)))
-    (unless (and entry (<= 0 (- now (cddr entry)) qwen-companion-disk--recent-seconds))
+    (unless (and entry (<= 0 (- now (cddr entry)) qwen-companion-disk--truename-seconds))
       (setq entry (cons directory (cons (file-truename directory) now))))
     (when recent
       (setcar recent (cons entry (seq-take (assoc-delete-all directory (car recent)) 1))))
@@ -834,7 +834,7 @@ The second is a string about the duration of the wait."
   (let* ((stamp (or stamp (qwen-companion-disk-stamp path)))
          (write (make-qwen-companion-disk--write
                  :path path :texts (and text (list text)) :optional optional
-                 :done done :stamp stamp :told stamp)))
+                 :done done :stamp stamp :reported stamp)))
     (setq qwen-companion-disk--writes
           (append qwen-companion-disk--writes (list write)))
     (let ((check (lambda () (qwen-companion-disk--check path))))
@@ -851,7 +851,7 @@ It results from WRITE and the expected writes before it."
   (when (memq write qwen-companion-disk--writes)
     (push text (qwen-companion-disk--write-texts write))
     (push text (qwen-companion-disk--write-foreseen write))
-    (setf (qwen-companion-disk--write-looked write) nil)
+    (setf (qwen-companion-disk--write-checked write) nil)
     (qwen-companion-disk--check (qwen-companion-disk--write-path write))))
 
 (defun qwen-companion-disk-accepted (write)
@@ -945,12 +945,12 @@ Read the file only if it may have changed since: events come for every file
 in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
          (stamp (qwen-companion-disk-stamp path))
-         (looked (qwen-companion-disk--write-looked write)))
-    (if (and stamp (equal stamp (car looked)))
-        (cdr looked)
+         (checked (qwen-companion-disk--write-checked write)))
+    (if (and stamp (equal stamp (car checked)))
+        (cdr checked)
       (let ((text (cl-find-if (apply-partially #'qwen-companion-disk-holds-p path)
                               (qwen-companion-disk--write-texts write))))
-        (setf (qwen-companion-disk--write-looked write)
+        (setf (qwen-companion-disk--write-checked write)
               (and stamp
                    (not (qwen-companion-disk-fresh-p (car stamp)))
                    (cons stamp text)))
@@ -966,10 +966,10 @@ in its directory."
   (let ((row (qwen-companion-disk--expected path))
         (stamp (qwen-companion-disk-stamp path)))
     (unless (cl-every (lambda (write)
-                        (equal stamp (qwen-companion-disk--write-told write)))
+                        (equal stamp (qwen-companion-disk--write-reported write)))
                       row)
       (dolist (write row)
-        (setf (qwen-companion-disk--write-told write) stamp))
+        (setf (qwen-companion-disk--write-reported write) stamp))
       (run-hook-with-args 'qwen-companion-disk-written-functions path))))
 
 (defun qwen-companion-disk--give-up (write)
@@ -978,7 +978,7 @@ in its directory."
          (row (qwen-companion-disk--expected path)))
     (dolist (one row)
       ;; Compare the text anew, even if the time is the same.
-      (setf (qwen-companion-disk--write-looked one) nil))
+      (setf (qwen-companion-disk--write-checked one) nil))
     (qwen-companion-disk--check path)
     (when (memq write qwen-companion-disk--writes)
       (qwen-companion-disk--run-written-functions path)

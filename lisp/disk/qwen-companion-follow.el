@@ -67,7 +67,7 @@ buffers follow only proposals that you accept."
 (defconst qwen-companion-follow--writer-patience 10
   "Seconds to wait for a program that keeps a file open for writing.")
 
-(defconst qwen-companion-follow--glance-seconds 1
+(defconst qwen-companion-follow--poll-seconds 1
   "Seconds between polls of the stamps of the followed files.
 Writes to a file mapped into memory cause no event.")
 
@@ -95,10 +95,10 @@ writes are followed.  MARK is shown in the mode line: `deleted', `changed',
 or the new name of a renamed file.  REFUSAL is the reason to refuse the
 save in progress, or nil.  TIMER checks again a file that is being written
 since SINCE, in seconds; CUT is non-nil when it was found truncated in that
-time.  GLANCED is the stamp at the last poll that found a change.  HELD is
+time.  POLLED is the stamp at the last poll that found a change.  HELD is
 non-nil when the text on disk waits for conflicts to be resolved."
   base time stamp racy request expected watch mark refusal timer since cut
-  glanced held)
+  polled held)
 
 (cl-defstruct (qwen-companion-follow--request (:copier nil))
   "Edits that are being computed.
@@ -156,9 +156,9 @@ A replacement of the same size and time will still be read."
 (defvar qwen-companion-follow--search nil
   "The process that searches for a deleted file under its new name, or nil.")
 
-(defvar qwen-companion-follow--glance-timer nil
+(defvar qwen-companion-follow--poll-timer nil
   "Timer of the next poll, nil while writes are not followed.")
-(defvar qwen-companion-follow--unglanced nil
+(defvar qwen-companion-follow--unpolled nil
   "Buffers whose files remain to be checked in this poll.")
 
 (defvar qwen-companion-follow--roots '(nil)
@@ -197,8 +197,8 @@ A replacement of the same size and time will still be read."
              buffer-file-name
              (lambda () (qwen-companion-follow--enqueue (list buffer)))
              (lambda () (qwen-companion-follow--expect-change buffer))))
-      (unless qwen-companion-follow--glance-timer
-        (qwen-companion-follow--glance-later qwen-companion-follow--glance-seconds))
+      (unless qwen-companion-follow--poll-timer
+        (qwen-companion-follow--poll-later qwen-companion-follow--poll-seconds))
       (qwen-companion-follow--find-base))))
 
 (defun qwen-companion-follow--unwatch ()
@@ -282,31 +282,31 @@ Otherwise a key would ask whether to edit it before it is synchronised."
    ((qwen-companion-follow--room-p)
     (qwen-companion-follow--go-on))))
 
-(defun qwen-companion-follow--glance-later (seconds)
+(defun qwen-companion-follow--poll-later (seconds)
   "Poll the followed files in SECONDS."
-  (setq qwen-companion-follow--glance-timer
-        (run-at-time seconds nil #'qwen-companion-follow--glance)))
+  (setq qwen-companion-follow--poll-timer
+        (run-at-time seconds nil #'qwen-companion-follow--poll)))
 
-(defun qwen-companion-follow--glance ()
+(defun qwen-companion-follow--poll ()
   "Enqueue the buffers whose files have changed without an event."
-  (setq qwen-companion-follow--glance-timer nil)
+  (setq qwen-companion-follow--poll-timer nil)
   (let ((end (+ (float-time) qwen-companion-follow--slice))
-        (buffers (or qwen-companion-follow--unglanced
+        (buffers (or qwen-companion-follow--unpolled
                      (cl-remove-if-not #'buffer-file-name (buffer-list)))))
     (while (and buffers (< (float-time) end))
       (let ((buffer (pop buffers)))
         (qwen-companion-buffers-when-live buffer
           ;; Circular links, for one, must not end the polls.
           (ignore-errors
-            (qwen-companion-follow--glance-here)))))
-    (setq qwen-companion-follow--unglanced buffers)
+            (qwen-companion-follow--poll-here)))))
+    (setq qwen-companion-follow--unpolled buffers)
     (when (qwen-companion-follow--active-p)
-      (qwen-companion-follow--glance-later
+      (qwen-companion-follow--poll-later
        (if buffers
            qwen-companion-follow--pause
-         qwen-companion-follow--glance-seconds)))))
+         qwen-companion-follow--poll-seconds)))))
 
-(defun qwen-companion-follow--glance-here ()
+(defun qwen-companion-follow--poll-here ()
   "Enqueue the current buffer if its file has changed since the last poll.
 Also enqueue it if it should be followed and is not yet: visiting a file by
 the command `find-file-literally', for one, runs no hook."
@@ -317,10 +317,10 @@ the command `find-file-literally', for one, runs no hook."
                      (qwen-companion-disk-stamp buffer-file-name))))
     (when (if link
               (not (member stamp (list nil (qwen-companion-follow--link-stamp link)
-                                       (qwen-companion-follow--link-glanced link))))
+                                       (qwen-companion-follow--link-polled link))))
             (qwen-companion-follow--wanted-p))
       (when link
-        (setf (qwen-companion-follow--link-glanced link) stamp))
+        (setf (qwen-companion-follow--link-polled link) stamp))
       (qwen-companion-follow--enqueue (list (current-buffer))))))
 
 (defun qwen-companion-follow--room-p ()
@@ -451,9 +451,9 @@ or an accepted proposal says what it will contain."
       (setf (qwen-companion-follow--link-since link) (float-time)))
     (setf (qwen-companion-follow--link-timer link)
           (run-at-time qwen-companion-disk-quiet nil
-                       #'qwen-companion-follow--look-in (current-buffer)))))
+                       #'qwen-companion-follow--check-buffer (current-buffer)))))
 
-(defun qwen-companion-follow--look-in (buffer)
+(defun qwen-companion-follow--check-buffer (buffer)
   "Check the file of BUFFER; for the timer of its link."
   (with-current-buffer buffer
     (setf (qwen-companion-follow--link-timer qwen-companion-follow--link) nil)
@@ -1253,11 +1253,11 @@ The symbol `off' while the mode is off.")
   (when qwen-companion-follow--search
     (delete-process qwen-companion-follow--search))
   (qwen-companion-timers-cancel qwen-companion-follow--work-timer
-                                qwen-companion-follow--glance-timer
+                                qwen-companion-follow--poll-timer
                                 qwen-companion-follow--vc-timer)
   (setq qwen-companion-follow--state 'off
         qwen-companion-follow--vc-buffers nil
-        qwen-companion-follow--unglanced nil
+        qwen-companion-follow--unpolled nil
         qwen-companion-follow--queue nil
         qwen-companion-follow--followed nil
         qwen-companion-follow--roots '(nil)))

@@ -93,14 +93,14 @@
                    (when (string-match-p "\\`[a-z]+/\\'" name)
                      (push name asked))
                    (apply find name more))))
-        (let ((qwen-companion-disk-recent (list nil))
+        (let ((qwen-companion-disk-truename-cache (list nil))
               ;; The moment must not be over on a busy machine.
-              (qwen-companion-disk--recent-seconds 3600))
+              (qwen-companion-disk--truename-seconds 3600))
           (dolist (file '("one/a.txt" "two/a.txt" "one/b.txt" "three/a.txt" "two/a.txt"))
             (qwen-companion-disk-buffers file))
           ;; Only the last two are kept.
           (should (equal '("two/" "three/" "two/" "one/") asked))
-          (let ((qwen-companion-disk--recent-seconds -1))
+          (let ((qwen-companion-disk--truename-seconds -1))
             (should (equal (funcall find "two/") (qwen-companion-disk-true-directory "two/")))
             (should (= 5 (length asked)))))
         (qwen-companion-disk-buffers "two/a.txt")
