@@ -8,12 +8,11 @@
 
 ;; qwen-companion-environment.el
 (autoload 'qwen-companion-install-backend "qwen-companion-environment" "Make the Python environment of the companion, or make it anew.
-It goes to `qwen-companion-backend-directory', and holds exactly the
+It is a directory in `qwen-companion-backend-directory' with exactly the
 packages of the requirements file, checked by hash.  Make it with uv if
 that is on the variable `exec-path', else with the venv and pip of
-`qwen-companion-python' or python3.  That
-happens in the background in a buffer of its own.  Where it fails,
-the environment that was there before stays.
+`qwen-companion-python' or python3.  This runs in the background, in a
+buffer of its own.  If it fails, the previous environment stays.
 
 (fn)" t)
 
@@ -127,8 +126,8 @@ cut in FILE too.  Ask before overwriting a file.
 
 ;; qwen-companion-chat-permissions.el
 (autoload 'qwen-companion-chat-answer "qwen-companion-chat-permissions" "Answer the question at point, else the oldest in this chat.
-Choose the answer by its name.  Outside of a chat, go to the question
-that has waited for longest.
+Choose the answer by its name.  Outside of a chat, go to the question that
+has waited longest.
 
 (fn)" t)
 
@@ -162,11 +161,13 @@ buffer.  The chat is the one used last; with a prefix argument, choose.
 
 ;; qwen-companion-chat-sessions.el
 (autoload 'qwen-companion-chats "qwen-companion-chat-sessions" "List the sessions of the daemon: title, time, clients and state.
-\\<qwen-companion-chats-mode-map>
-\\[qwen-companion-chat-sessions-open] opens the chat of a session, also of one that others have open,
-that has ended or that is dead; the latter are loaded again.
-\\[qwen-companion-chat-sessions-new] begins a new one, \\[qwen-companion-chat-sessions-leave] leaves one,
-\\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks the daemon anew.
+\\<qwen-companion-chats-mode-map> \\[qwen-companion-chat-sessions-open]
+opens the chat of a session, even if other clients have it open, or it has
+ended or is dead; it is loaded again then.
+\\[qwen-companion-chat-sessions-new] begins a new one,
+\\[qwen-companion-chat-sessions-leave] leaves one,
+\\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks
+the daemon anew.
 
 (fn)" t)
 (autoload 'qwen-companion-chat-switch "qwen-companion-chat-sessions" "Go to the chat of a session of the daemon, chosen by its title.
@@ -177,27 +178,27 @@ other chat.
 
 ;; qwen-companion-chat.el
 (autoload 'qwen-companion-chat "qwen-companion-chat" "Show the most recent chat with `qwen serve', or begin one.
-With the prefix argument NEW, begin another.  Without a daemon, connect
-as `qwen-companion-daemon-connect' does; if the chat had a daemon, get
-that one again.
+With the prefix argument NEW, begin another.  Without a daemon, connect as
+`qwen-companion-daemon-connect' does; if the chat had a daemon, use that
+one again.
 
 (fn &optional NEW)" t)
 
 ;; qwen-companion-daemon.el
 (autoload 'qwen-companion-daemon-connect "qwen-companion-daemon" "Connect to the `qwen serve' at `qwen-companion-daemon-url'.
 ROOT is the workspace that the daemon must have: the root of the current
-project, or the current directory where there is no project.  With a
-prefix argument, ask for it; it is a directory on the daemon's host,
-where also its tools, MCP servers, skills and credentials are.
+project, or the current directory without a project.  With a prefix
+argument, ask for it.  It is a directory on the daemon's host, as are its
+tools, MCP servers, skills and credentials.
 
 Off unless `qwen-companion-daemon-enabled' is non-nil.
 
 (fn ROOT)" t)
 (autoload 'qwen-companion-daemon-start "qwen-companion-daemon" "Start `qwen serve' on this machine and connect to it.
 Its workspace is ROOT: the root of the current project, or the current
-directory where there is no project; with a prefix argument, ask for it.
-It listens on a free port of 127.0.0.1, requires a token made for it,
-and ends with Emacs at the latest.  The program is the one in
+directory without a project; with a prefix argument, ask for it.  It
+listens on a free port of 127.0.0.1, requires a token made for it, and
+ends with Emacs at the latest.  The program is that in
 `qwen-companion-qwen-command'.
 
 Off unless `qwen-companion-daemon-enabled' is non-nil.
@@ -282,54 +283,56 @@ shows the difference to it, \\[qwen-companion-worktrees-remove] removes the work
 ;; qwen-companion-ask.el
 (autoload 'qwen-companion-ask "qwen-companion-ask" "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the
-section of Magit, the message of a compilation or the problems at
-point, else name the line.  In a compilation but on no message, and in the
-results of ERT, quote all of it, or the end.
-With a prefix argument BARE, quote nothing.  A prompt that was begun
-before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside.
+section of Magit, the message of a compilation or the problems at point;
+else name the line.  In a compilation but not on a message, and in the
+results of ERT, quote the whole buffer, or its end.
+
+With a prefix argument BARE, quote nothing.  If a prompt was begun before,
+continue it.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit]
+sends it, \\[qwen-companion-ask-put-aside] puts it aside.
 
 (fn &optional BARE)" t)
 (autoload 'qwen-companion-ask-send "qwen-companion-ask" "Send PROMPT to a CLI, with the code, error or region at point quoted above.
-See `qwen-companion-ask' for what is quoted.
+See `qwen-companion-ask' for the choice of the quotation.
 
 (fn PROMPT)" t)
-(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" "Take back a prompt that is queued until a CLI has ended its turn.
-Put it into the prompt buffer of its project, for editing or sending again.
+(autoload 'qwen-companion-ask-take-back "qwen-companion-ask" "Take back a prompt that is queued until the turn of a CLI ends.
+Put it into the prompt buffer of its project, to be edited or sent again.
 If several are queued, choose one; they are listed in their order.
 
 (fn)" t)
 (autoload 'qwen-companion-recover-drafts "qwen-companion-ask" "Restore texts that you were writing when an Emacs was killed.
-Put prompts, plans and comments into the prompt buffers of their projects,
-an edited proposal into a buffer with keys to write it into its file, and
-edited lines of one into a separate buffer.
+Put prompts, plans and comments into the prompt buffers of their projects.
+Put an edited proposal into a buffer with keys to write it into its file,
+and edited lines of a proposal into a separate buffer.
 
 (fn)" t)
 
 ;; qwen-companion-comments.el
-(autoload 'qwen-companion-diff-comment "qwen-companion-comments" "Note a comment on the line at point of a review; with an empty one, remove it.
+(autoload 'qwen-companion-diff-comment "qwen-companion-comments" "Note a comment on the line at point of a review; remove an empty one.
 When you accept or reject the proposal, all its comments go to the CLI as
 one prompt, once its turn is over.
 
 (fn)" t)
 
 ;; qwen-companion-kept-plans.el
-(autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the plan that was approved last in the terminal or chat of this buffer.
-In other buffers, and with a prefix argument CHOOSE, choose one of those of
-the project if there are several.
+(autoload 'qwen-companion-plan "qwen-companion-kept-plans" "Show the last plan approved in the terminal or chat of this buffer.
+In other buffers, and with a prefix argument CHOOSE, choose one of those
+of the project if there are several.
 
 (fn &optional CHOOSE)" t)
 
 ;; qwen-companion-prompt-completion.el
-(autoload 'qwen-companion-prompt-completion-on-place-files "qwen-companion-prompt-completion" "Handle the `place-files' call: keep the names of files in PAYLOAD.
+(autoload 'qwen-companion-prompt-completion-on-place-files "qwen-companion-prompt-completion" "Handle the `place-files' call: store the names of files in PAYLOAD.
 
 (fn PAYLOAD)" nil)
 
 ;; qwen-companion-resume.el
 (autoload 'qwen-companion-resume "qwen-companion-resume" "Choose a recorded conversation of the project, and start a CLI to continue it.
-If a terminal of this Emacs has it open, go there; if another one has,
-ask whether to end the CLI there first.  With a prefix argument, ask for
-the DIRECTORY.  With NEWEST non-nil, continue the newest conversation.
-At another place, the CLI shows the conversations itself, in its terminal.
+If a terminal of this Emacs has it open, go there; if another one has, ask
+whether to end the CLI there first.  With a prefix argument, ask for the
+DIRECTORY.  With NEWEST non-nil, continue the newest conversation.  On
+another machine, the CLI lists the conversations itself, in its terminal.
 
 (fn DIRECTORY &optional NEWEST)" t)
 
@@ -412,8 +415,8 @@ names the file of another one.
 (fn &optional FILE)" t)
 
 ;; qwen-companion-remote.el
-(autoload 'qwen-companion-serve-place "qwen-companion-remote" "Serve the CLIs at PLACE, that of the current directory, from now on.
-With a prefix argument LEAVE, leave them alone.
+(autoload 'qwen-companion-serve-place "qwen-companion-remote" "Serve the CLIs at PLACE, the host of the current directory, from now on.
+With a prefix argument LEAVE, do not serve them.
 
 (fn PLACE LEAVE)" t)
 (autoload 'qwen-companion-remote-retry "qwen-companion-remote" "Connect now to the places that could not be reached.
@@ -421,11 +424,11 @@ With a prefix argument LEAVE, leave them alone.
 (fn)" t)
 
 ;; qwen-companion-terminal.el
-(autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, as to stop what a CLI does.
-In `emacs -nw' the key Esc is the prefix for Meta, and does not get there.
+(autoload 'qwen-companion-terminal-escape "qwen-companion-terminal" "Send Esc to the program in this terminal, for example to stop a CLI.
+In `emacs -nw' the key Esc is the prefix for Meta and does not reach it.
 
 (fn)" t)
-(autoload 'qwen-companion-paste-image "qwen-companion-terminal" "Put the image of the clipboard into a file and mention that in the CLI's prompt.
+(autoload 'qwen-companion-paste-image "qwen-companion-terminal" "Save the clipboard's image in a file and mention that in the CLI's prompt.
 The CLI is that of this terminal, or else of the project.
 
 (fn)" t)

@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; `qwen-companion-ask' opens a prompt for a CLI from anywhere, with what is at
-;; point quoted in it: the region, an error, a hunk, marked files.  `C-c C-c'
-;; sends it to the CLI; its terminal is neither selected nor scrolled.
-;; A prompt that is not sent stays: in its buffer, or in the history.
+;; `qwen-companion-ask' opens a prompt for a CLI from anywhere, with the code
+;; at point quoted in it: the region, an error, a hunk, marked files.  `C-c
+;; C-c' sends it to the CLI; its terminal is neither selected nor scrolled.  An
+;; unsent prompt is kept in its buffer, or in the history.
 
 ;;; Code:
 
@@ -43,12 +43,11 @@
 ;;; What is at point
 
 (defconst qwen-companion-ask--output-limit 8000
-  "Characters of a compilation, a hunk or a section of Magit quoted at most.")
+  "Most characters of a compilation, a hunk or a section of Magit that are quoted.")
 
 (defun qwen-companion-ask--quotation (root)
   "Return the code, error or region at point as text for a prompt.
-Files are named relative to ROOT.  Return nil where there is nothing to
-quote."
+Name files relative to ROOT.  Return nil if there is nothing to quote."
   (cond
    ((use-region-p)
     (qwen-companion-quote-region (region-beginning) (region-end) root))
@@ -61,7 +60,7 @@ quote."
     (qwen-companion-ask--quote-hunk))
    ((derived-mode-p 'magit-section-mode)
     (qwen-companion-ask--quote-section root))
-   ;; Also in a shell with `compilation-shell-minor-mode'.
+   ;; This includes a shell with `compilation-shell-minor-mode'.
    ((get-text-property (point) 'compilation-message)
     (qwen-companion-ask--quote-error))
    ((derived-mode-p 'compilation-mode)
@@ -77,7 +76,7 @@ quote."
                   (if name (format ", in %s" name) "")))))))
 
 (defun qwen-companion-ask--quote-hunk ()
-  "Return the hunk at point in `diff-mode' as a code block, or its beginning."
+  "Return the hunk at point in `diff-mode', or its beginning, as a code block."
   (pcase-let ((`(,start ,end) (ignore-errors (diff-bounds-of-hunk))))
     (when start
       (qwen-companion-quote-code-block
@@ -85,7 +84,8 @@ quote."
 
 (defun qwen-companion-ask--quote-section (root)
   "Return the section at point in a buffer of Magit.
-A file is mentioned, relative to ROOT; of all else the text is quoted."
+Mention a file by its name relative to ROOT; quote the text of any other
+section."
   (when-let* ((section (magit-current-section)))
     ;; The compiler knows no slots of a class that is not loaded.
     (cl-flet* ((slot (name section) (slot-value section name))
@@ -102,7 +102,7 @@ A file is mentioned, relative to ROOT; of all else the text is quoted."
           (_ (qwen-companion-quote-code-block "This part of Magit" start end)))))))
 
 (defun qwen-companion-ask--quote-error ()
-  "Return the message of the compilation at point, with the lines up to the next."
+  "Return the message at point in a compilation, with the lines up to the next."
   (let ((start (line-beginning-position))
         (limit (min (point-max) (+ (point) 2000))))
     (qwen-companion-quote-code-block
@@ -113,8 +113,8 @@ A file is mentioned, relative to ROOT; of all else the text is quoted."
            limit)))))
 
 (defun qwen-companion-ask--quote-output (name)
-  "Return the whole text of this buffer, or its end where that is long.
-NAME says what it is."
+  "Return the text of this buffer, or its end if it is long.
+NAME is a noun for it."
   (let ((start (save-excursion
                  (goto-char (max (point-min)
                                  (- (point-max) qwen-companion-ask--output-limit)))
@@ -126,10 +126,10 @@ NAME says what it is."
 ;;; The prompt buffer
 
 (defvar-local qwen-companion-ask--root nil
-  "Directory that the prompt in this buffer is about.")
+  "Directory of the project of the prompt in this buffer.")
 
 (defvar-local qwen-companion-ask--cli nil
-  "Id of the CLI that the prompt in this buffer was begun for, nil for any.")
+  "Id of the CLI for which the prompt in this buffer was begun, nil for any.")
 
 (defun qwen-companion-ask--text ()
   "Return the text of the current prompt buffer."
@@ -146,12 +146,12 @@ NAME says what it is."
   (qwen-companion-ask--remember (qwen-companion-ask--text)))
 
 (defun qwen-companion-ask--forget-buffer ()
-  "Keep the prompt of the current buffer, which is being killed, in the history."
+  "Save the prompt of the current buffer, which is being killed, in the history."
   (qwen-companion-ask--save-draft)
   (qwen-companion-ask--release-exit))
 
 (defun qwen-companion-ask--release-exit ()
-  "Remove the exit hook when the current buffer was the last prompt."
+  "Remove the exit hook if the current buffer was the last prompt."
   (unless (seq-some (lambda (buffer)
                       (and (not (eq buffer (current-buffer)))
                            (buffer-local-value 'qwen-companion-ask-mode buffer)))
@@ -174,8 +174,8 @@ NAME says what it is."
 
 (define-minor-mode qwen-companion-ask-mode
   "Minor mode of a buffer with a prompt for a CLI.
-`@' and any part of a name complete the files of the project, `/' at the
-beginning the slash commands of Qwen Code.
+`@' and any part of a name complete the files of the project.  `/' at the
+beginning completes the slash commands of Qwen Code.
 
 \\{qwen-companion-ask-mode-map}"
   :interactive nil
@@ -198,7 +198,7 @@ beginning the slash commands of Qwen Code.
     (qwen-companion-ask--release-exit))))
 
 (defun qwen-companion-ask--buffer (root)
-  "Return the prompt buffer for ROOT, made if there is none."
+  "Return the prompt buffer for ROOT; create it if there is none."
   (let ((name (format "*qwen prompt: %s*"
                       (file-name-nondirectory (directory-file-name root)))))
     (or (seq-find (lambda (buffer)
@@ -224,11 +224,13 @@ beginning the slash commands of Qwen Code.
 (defun qwen-companion-ask (&optional bare)
   "Write a prompt for a CLI about the code, error or region at point.
 Quote the region if it is active, else the marked files, the hunk, the
-section of Magit, the message of a compilation or the problems at
-point, else name the line.  In a compilation but on no message, and in the
-results of ERT, quote all of it, or the end.
-With a prefix argument BARE, quote nothing.  A prompt that was begun
-before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] sends it, \\[qwen-companion-ask-put-aside] puts it aside."
+section of Magit, the message of a compilation or the problems at point;
+else name the line.  In a compilation but not on a message, and in the
+results of ERT, quote the whole buffer, or its end.
+
+With a prefix argument BARE, quote nothing.  If a prompt was begun before,
+continue it.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit]
+sends it, \\[qwen-companion-ask-put-aside] puts it aside."
   (interactive "P")
   (let* ((root (qwen-companion-ask--current-root))
          (quotation (and (not bare) (qwen-companion-ask--quotation root))))
@@ -240,7 +242,7 @@ before goes on.  \\<qwen-companion-ask-mode-map>\\[qwen-companion-ask-submit] se
 
 (defun qwen-companion-ask-cli (session)
   "Write a prompt for the CLI of SESSION, a session or a registered CLI.
-Signal a `user-error' where it takes none."
+Signal a `user-error' if the CLI accepts none."
   (when-let* (((not (qwen-companion-terminal-session-buffer session)))
               (cli (qwen-companion-registry-of session))
               (refusal (qwen-companion-registry-refusal cli)))
@@ -252,7 +254,7 @@ Signal a `user-error' where it takes none."
 
 (defconst qwen-companion-ask--action
   '((display-buffer-reuse-window display-buffer-below-selected) (window-height . 12))
-  "How a prompt buffer is shown.")
+  "The `display-buffer' action for a prompt buffer.")
 
 (defun qwen-companion-ask--show (root)
   "Select the prompt buffer for ROOT."
@@ -274,7 +276,7 @@ Signal a `user-error' where it takes none."
 ;;;###autoload
 (defun qwen-companion-ask-send (prompt)
   "Send PROMPT to a CLI, with the code, error or region at point quoted above.
-See `qwen-companion-ask' for what is quoted."
+See `qwen-companion-ask' for the choice of the quotation."
   (interactive
    (let ((root (qwen-companion-ask--current-root)))
      (qwen-companion-ask--sessions root)
@@ -286,13 +288,14 @@ See `qwen-companion-ask' for what is quoted."
   (when (string-blank-p prompt)
     (user-error "The prompt is empty"))
   (let ((root (qwen-companion-ask--current-root)))
-    ;; Last, also where it is not sent: what is quoted is there without it.
+    ;; Last, even for a prompt that is not sent: the quotation is needed
+    ;; without it.
     (unwind-protect
         (qwen-companion-ask--send-quoting root prompt)
       (qwen-companion-prompts-remember root prompt))))
 
 (defun qwen-companion-ask--send-quoting (root prompt)
-  "Send PROMPT about ROOT to a CLI, with what is at point quoted above."
+  "Send PROMPT about ROOT to a CLI, with the code at point quoted above."
   (let ((quotation (qwen-companion-ask--quotation root)))
     (message "%s"
              (qwen-companion-prompts-send
@@ -305,12 +308,11 @@ See `qwen-companion-ask' for what is quoted."
 
 (defun qwen-companion-ask--candidates (root)
   "Return the CLIs to which a prompt about ROOT can be sent.
-They run where ROOT is, in terminals of this Emacs, or outside and are
-registered."
+They run on ROOT's machine, in terminals of this Emacs, or are registered."
   (seq-filter
    (lambda (session)
      (if (qwen-companion-terminal-session-buffer session)
-         ;; At another place, the names in a prompt would mean other files.
+         ;; On another machine, the names in a prompt would mean other files.
          (let ((place (qwen-companion-session-place session)))
            (or (equal (file-remote-p root) place)
                (and place (qwen-companion-places-shared-path root place))))
@@ -320,12 +322,12 @@ registered."
    (qwen-companion-registry-sessions)))
 
 (defun qwen-companion-ask-possible-p ()
-  "Return non-nil when there is a CLI to which a prompt can be sent from here."
+  "Return non-nil if there is a CLI to which a prompt can be sent from here."
   (qwen-companion-ask--candidates (qwen-companion-ask--current-root)))
 
 (defun qwen-companion-ask--sessions (root)
   "Return the CLIs to which a prompt about ROOT can be sent.
-Signal a `user-error' when there is none."
+Signal a `user-error' if there are none."
   (or (qwen-companion-ask--candidates root)
       (user-error
        (if (qwen-companion-backend-sessions)
@@ -333,9 +335,9 @@ Signal a `user-error' when there is none."
          "No CLI is connected; M-x qwen-companion-run starts one"))))
 
 (defun qwen-companion-ask--choose (root)
-  "Return the CLI for a prompt about ROOT, asking where there are several.
+  "Return the CLI for a prompt about ROOT; ask if there are several.
 Prefer CLIs that work in ROOT, and among these one in a terminal of this
-Emacs.  A prompt begun for a certain CLI goes to that one."
+Emacs.  If the prompt was begun for a certain CLI, return that."
   (or (qwen-companion-ask--target)
       (let* ((sessions (qwen-companion-ask--sessions root))
              (inside (seq-filter (lambda (session)
@@ -356,13 +358,13 @@ Emacs.  A prompt begun for a certain CLI goes to that one."
           (car candidates)))))
 
 (defun qwen-companion-ask--target ()
-  "Return the CLI that the prompt of this buffer was begun for, or nil.
-Signal a `user-error' when that has ended."
+  "Return the CLI for which the prompt of this buffer was begun, or nil.
+Signal a `user-error' if it has ended."
   (when qwen-companion-ask--cli
     (or (qwen-companion-registry-find qwen-companion-ask--cli)
         (progn
           (setq qwen-companion-ask--cli nil)
-          (user-error "The CLI that this prompt was for has ended; sending again chooses another")))))
+          (user-error "The CLI for this prompt has ended; send it again to choose another")))))
 
 (defun qwen-companion-ask--read (sessions)
   "Return the one of SESSIONS that the user chooses, by its terminal or its name."
@@ -389,7 +391,7 @@ Signal a `user-error' when that has ended."
     (user-error "Not in a prompt buffer; M-x qwen-companion-ask opens one")))
 
 (defcustom qwen-companion-ask-clis '(("gemini" "gemini"))
-  "CLIs besides Qwen Code that can be started with a prompt to several.
+  "Other CLIs that can be started when a prompt is sent to several.
 Each is (NAME PROGRAM ARGUMENT...), offered by NAME if PROGRAM is found."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Name")
@@ -397,8 +399,8 @@ Each is (NAME PROGRAM ARGUMENT...), offered by NAME if PROGRAM is found."
 
 (defun qwen-companion-ask-submit (&optional several)
   "Send the prompt of this buffer to a CLI, and close its window.
-With a prefix argument SEVERAL, start CLIs with it that you choose, each in
-a new worktree; `qwen-companion-worktrees' lists them."
+With a prefix argument SEVERAL, choose several CLIs and start each with
+the prompt in a new worktree; `qwen-companion-worktrees' lists them."
   (interactive "P" qwen-companion-ask-mode)
   (qwen-companion-ask--require)
   (let ((prompt (string-trim (qwen-companion-ask--text)))
@@ -420,7 +422,7 @@ a new worktree; `qwen-companion-worktrees' lists them."
 
 (defun qwen-companion-ask--start-several (root prompt)
   "Start CLIs with PROMPT, each in a new worktree of ROOT's repository.
-Return in words what is done."
+Return a message about it."
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (when (file-remote-p root)
@@ -476,8 +478,8 @@ COMMAND is nil for Qwen Code."
 
 ;;;###autoload
 (defun qwen-companion-ask-take-back ()
-  "Take back a prompt that is queued until a CLI has ended its turn.
-Put it into the prompt buffer of its project, for editing or sending again.
+  "Take back a prompt that is queued until the turn of a CLI ends.
+Put it into the prompt buffer of its project, to be edited or sent again.
 If several are queued, choose one; they are listed in their order."
   (interactive)
   (let* ((waiting (or (qwen-companion-prompts-waiting)
@@ -516,9 +518,9 @@ Show the buffer, and with SELECT non-nil select its window."
 
 (defun qwen-companion-ask--return (root text cli)
   "Put TEXT back into the prompt buffer for ROOT, to be sent to CLI again.
-CLI is the id of the CLI that did not get it.  With nil, TEXT arrived late:
-remove it from the buffer.  Leave other text there alone.  Return a sentence
-about this for the echo area."
+CLI is the id of the CLI that did not get it.  If it is nil, TEXT has
+arrived late after all: remove it from the buffer.  Keep any other text
+there.  Return a sentence about this for the echo area."
   (let ((buffer (qwen-companion-ask--buffer root)))
     (with-current-buffer buffer
       (cond ((and (not cli) (equal text (qwen-companion-ask--text)))
@@ -543,7 +545,7 @@ about this for the echo area."
 (setq qwen-companion-registry-return-function #'qwen-companion-ask--return)
 
 (defun qwen-companion-ask-put-aside ()
-  "Close the window of this prompt, to go on with it later.
+  "Close the window of this prompt, to continue it later.
 \\[qwen-companion-ask] opens it again."
   (interactive nil qwen-companion-ask-mode)
   (qwen-companion-ask--require)
@@ -568,9 +570,9 @@ about this for the echo area."
 ;;;###autoload
 (defun qwen-companion-recover-drafts ()
   "Restore texts that you were writing when an Emacs was killed.
-Put prompts, plans and comments into the prompt buffers of their projects,
-an edited proposal into a buffer with keys to write it into its file, and
-edited lines of one into a separate buffer."
+Put prompts, plans and comments into the prompt buffers of their projects.
+Put an edited proposal into a buffer with keys to write it into its file,
+and edited lines of a proposal into a separate buffer."
   (interactive)
   (let ((drafts (or (qwen-companion-drafts-left)
                     (user-error "No texts of a killed Emacs to restore"))))
@@ -591,10 +593,10 @@ edited lines of one into a separate buffer."
                   :reason "Emacs was killed before you had decided"))
               (qwen-companion-drafts-keep kind path))
             (display-buffer (current-buffer))))))
-    ;; Each text is in another file before its own is deleted.
+    ;; Each text is auto-saved elsewhere before its file is deleted.
     (do-auto-save t)
     (mapc #'delete-file (mapcar #'car drafts))
-    (message "Brought back: %s"
+    (message "Restored: %s"
              (mapconcat (pcase-lambda (`(,_ ,kind . ,path))
                           (format "%s %s"
                                   (pcase kind
@@ -610,14 +612,14 @@ edited lines of one into a separate buffer."
   "Seconds for which the list of slash commands is reused.")
 
 (defvar-local qwen-companion-ask--commands nil
-  "The slash commands when they were last read: (TIME . COMMANDS).")
+  "The slash commands as last read: (TIME . COMMANDS).")
 
 (defun qwen-companion-ask--complete ()
   "Complete the file after `@' before point, for `completion-at-point-functions'."
   (qwen-companion-prompt-completion-file qwen-companion-ask--root (point-min)))
 
 (defun qwen-companion-ask--complete-command ()
-  "Complete the slash command that the prompt begins with.
+  "Complete the slash command at the beginning of the prompt.
 For `completion-at-point-functions'."
   (when-let* ((start (save-excursion
                        (skip-chars-backward "^/ \t\n")
@@ -639,7 +641,7 @@ For `completion-at-point-functions'."
           :exclusive 'no)))
 
 (defun qwen-companion-ask--commands ()
-  "Return the slash commands, each (NAME . ABOUT)."
+  "Return the slash commands, each as (NAME . DESCRIPTION)."
   (unless (and qwen-companion-ask--commands
                (< (- (float-time) (car qwen-companion-ask--commands))
                   qwen-companion-ask--commands-age))

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; A CLI or a chat asks, has finished, has proposed a change, or has gone: the
-;; functions on `qwen-companion-attention-functions' tell the user, unless its
-;; buffer is selected in a frame that has the focus.
+;; Calls the functions on `qwen-companion-attention-functions' when a CLI or a
+;; chat asks, has finished, has proposed a change, or has ended.  They notify
+;; the user, unless its buffer is selected in a frame that has the focus.
 
 ;;; Code:
 
@@ -27,14 +27,16 @@
 (declare-function qwen-companion-prompts-waiting "qwen-companion-prompts" (&optional buffer))
 
 (cl-defstruct (qwen-companion-event (:copier nil))
-  "Something that the user may want to know of.
-KIND is one of `asks' (a CLI in its terminal, or a chat), `done' (a turn
-has ended) and `proposal' (of a change or a plan, or questions).  Or it is
-`gone' (a CLI or chat session has ended during a turn) or `failed' (the
-companion is not running, or a turn has failed).  TEXT is one
-sanitised line.  BUFFER is the chat or the terminal, nil if that is not in
-this Emacs.  SECONDS is the duration of a `done' turn, PROPOSAL the
-proposal; each is nil for other kinds."
+  "An event of which the user may want to be notified.
+KIND is one of these:
+  `asks'      a CLI asks in its terminal, or a chat asks;
+  `done'      a turn has ended;
+  `proposal'  a change, a plan or questions were proposed;
+  `gone'      a CLI or chat session has ended during a turn;
+  `failed'    the companion is not running, or a turn has failed.
+TEXT is one sanitised line.  BUFFER is the chat or the terminal, nil if
+that is not in this Emacs.  SECONDS is the duration of a `done' turn.
+PROPOSAL is the proposal.  Both are nil for other kinds."
   kind text buffer seconds proposal)
 
 (defcustom qwen-companion-attention-functions
@@ -52,8 +54,8 @@ selected in a frame that has the focus."
              qwen-companion-attention-title))
 
 (defcustom qwen-companion-attention-seconds 10
-  "Seconds of work after which the end of a turn calls for attention.
-With nil the end of a turn never does."
+  "Shortest turn, in seconds, whose end is announced.
+If nil, ends of turns are never announced."
   :group 'qwen-companion
   :type '(choice (natnum :tag "Seconds") (const :tag "Never" nil)))
 
@@ -72,7 +74,7 @@ the buffer of a terminal outside of Emacs."
   "Call the user's functions with EVENT, unless the user is looking at it."
   (unless (qwen-companion-attention--selected-p (qwen-companion-event-buffer event))
     (dolist (function (ensure-list qwen-companion-attention-functions))
-      ;; The error of one must not reach the CLI, nor keep the others back.
+      ;; An error of one must not reach the CLI, nor prevent the others.
       (condition-case err
           (funcall function event)
         (error
@@ -93,7 +95,7 @@ the buffer of a terminal outside of Emacs."
 
 (defun qwen-companion-attention--report (kind session text &rest slots)
   "Make an event of KIND about SESSION; TEXT describes its activity.
-SLOTS are further ones of `qwen-companion-event'."
+SLOTS are further arguments for the `qwen-companion-event'."
   (qwen-companion-attention--call
    (apply #'make-qwen-companion-event
           :kind kind
@@ -103,8 +105,8 @@ SLOTS are further ones of `qwen-companion-event'."
 
 (defun qwen-companion-attention-report-chat (chat kind text &optional seconds)
   "Make an event of KIND about CHAT, a buffer; TEXT describes its activity.
-SECONDS is how long the turn took; one that was short is not told when it
-is `done'."
+SECONDS is the duration of the turn; the end of a short one is not
+announced."
   (unless (and (eq kind 'done)
                (or (not qwen-companion-attention-seconds)
                    (< (or seconds 0) qwen-companion-attention-seconds)))
@@ -115,7 +117,7 @@ is `done'."
 
 (defun qwen-companion-attention-sessions-changed (before after)
   "Report each difference between BEFORE and AFTER, two lists of sessions."
-  ;; Those that are the same object have not changed.
+  ;; Identical objects have not changed.
   (dolist (old (cl-remove-if (lambda (session) (memq session after)) before))
     (let* ((state (qwen-companion-session-state old))
            (activity (qwen-companion-cli-state-activity state))
@@ -125,7 +127,7 @@ is `done'."
        ((and (not new) (memq activity '(working asking))
              (qwen-companion-session-pid old)
              (not (process-attributes (qwen-companion-session-pid old))))
-        (qwen-companion-attention--report 'gone old "has ended in the middle of its work"))
+        (qwen-companion-attention--report 'gone old "has ended during a turn"))
        (new
         (qwen-companion-attention--state-changed
          new state (qwen-companion-session-state new)))))))
@@ -153,21 +155,21 @@ is `done'."
                          1000)))
          (when (and qwen-companion-attention-seconds
                     (>= seconds qwen-companion-attention-seconds)
-                    ;; It goes on with the next prompt.
+                    ;; It continues with the next prompt.
                     (not (qwen-companion-attention--prompt-waits-p session)))
            (qwen-companion-attention--report
             'done session (format "is done after %s" (qwen-companion-layer-duration seconds))
             :seconds seconds)))))))
 
 (defun qwen-companion-attention--prompt-waits-p (session)
-  "Return non-nil when a prompt waits for SESSION to end its turn."
+  "Return non-nil if a prompt is queued for SESSION."
   (when-let* (((featurep 'qwen-companion-prompts))
               (buffer (qwen-companion-terminal-session-buffer session)))
     (qwen-companion-prompts-waiting buffer)))
 
 (defun qwen-companion-attention--proposed (proposal)
   "Announce PROPOSAL, which has arrived, unless the user has asked for it.
-A chat announces itself that it asks."
+A chat announces its own questions."
   (unless (or (qwen-companion-proposal-requested-p proposal)
               (qwen-companion-proposal-chat proposal))
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal))))
@@ -196,7 +198,7 @@ A chat announces itself that it asks."
 (defun qwen-companion-attention-enable ()
   "Start announcing events."
   (pcase-dolist (`(,hook . ,function) qwen-companion-attention--hooks)
-    ;; After those that announce a proposal.
+    ;; It runs after the functions that show a proposal in the echo area.
     (add-hook hook function 90)))
 
 (defun qwen-companion-attention-disable ()
@@ -208,7 +210,7 @@ A chat announces itself that it asks."
 
 (defun qwen-companion-attention-message (event)
   "Show EVENT in the echo area.
-A proposal and a failure of the companion are announced there in any case."
+Proposals and failures of the companion are shown there anyway."
   (unless (or (eq 'proposal (qwen-companion-event-kind event))
               (and (eq 'failed (qwen-companion-event-kind event))
                    (not (qwen-companion-event-buffer event))))
@@ -216,7 +218,7 @@ A proposal and a failure of the companion are announced there in any case."
 
 (defun qwen-companion-attention-ring (_event)
   "Ring the bell, see `ring-bell-function' and `visible-bell'."
-  ;; A keyboard macro goes on.
+  ;; Ringing must not end a keyboard macro.
   (ding t))
 
 (declare-function dbus-call-method-asynchronously "dbus"
@@ -228,12 +230,12 @@ A proposal and a failure of the companion are announced there in any case."
 
 (defun qwen-companion-attention-notify (event)
   "Show EVENT as a notification of the desktop.
-That is over D-Bus, or on macOS by osascript(1); else do nothing."
+Use D-Bus, or osascript(1) on macOS; without either, do nothing."
   (let ((text (qwen-companion-event-text event)))
     (cond
      ((and (featurep 'dbusbind) (getenv "DBUS_SESSION_BUS_ADDRESS"))
       (require 'notifications)
-      ;; `notifications-notify' would wait for the answer, which may take long.
+      ;; `notifications-notify' would block until the desktop answers.
       (dbus-call-method-asynchronously
        :session notifications-service notifications-path notifications-interface
        notifications-notify-method nil
@@ -254,11 +256,11 @@ That is over D-Bus, or on macOS by osascript(1); else do nothing."
                       "-e" "end run" text))))))
 
 (defvar qwen-companion-attention--title nil
-  "Text before the frame title and the buffer that it is about: (TEXT . BUFFER).")
+  "Text before the frame title and the buffer of its event: (TEXT . BUFFER).")
 
 (defun qwen-companion-attention-title (event)
   "Put EVENT before the title of frames until its terminal is selected.
-One without a terminal stays until any other window is selected."
+If it has no terminal, keep it until another window is selected."
   (setq qwen-companion-attention--title
         (cons (qwen-companion-event-text event) (qwen-companion-event-buffer event)))
   (unless (qwen-companion-attention--titled-p)
@@ -278,7 +280,7 @@ One without a terminal stays until any other window is selected."
     ""))
 
 (defun qwen-companion-attention--selection-changed (_frame)
-  "Clear the frame title when the terminal it is about has been selected."
+  "Clear the frame title if the terminal of its event has been selected."
   (when qwen-companion-attention--title
     (let ((buffer (cdr qwen-companion-attention--title)))
       (when (or (not (buffer-live-p buffer))

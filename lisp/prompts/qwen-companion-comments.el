@@ -6,12 +6,12 @@
 
 ;;; Commentary:
 
-;; How comments on the changes of a CLI look in a buffer, and in the prompt by
-;; which they are sent.
+;; The display of comments on the changes of a CLI, and the prompt that sends
+;; them.
 ;;
 ;; In a review, comments can be noted on lines.  They go to the CLI as one
 ;; prompt when the user accepts or rejects the proposal, or with the answer to
-;; a plan; in the next plan they are shown once more.
+;; a plan; the next plan shows them once more.
 
 ;;; Code:
 
@@ -52,7 +52,7 @@ of a line in it, its text, and the user's comment."
 
 (defun qwen-companion-comments-show (comment property)
   "Show the text COMMENT below the line at point; return the overlay.
-PROPERTY is set on that to t."
+Set its PROPERTY to t."
   (let ((overlay (make-overlay (line-beginning-position)
                                (min (point-max) (1+ (line-end-position))))))
     (overlay-put overlay property t)
@@ -64,8 +64,8 @@ PROPERTY is set on that to t."
 ;;; Of a review
 
 (defvar qwen-companion-comments--noted (make-hash-table :test #'eq :weakness 'key)
-  "The comments on each proposal, newest first: (LINE TEXT COMMENT PLACE).
-PLACE is as `qwen-companion-comments--line-key' returns it.")
+  "The comments on each proposal, newest first: (LINE TEXT COMMENT KEY).
+KEY is the value of `qwen-companion-comments--line-key'.")
 
 (defun qwen-companion-comments--line ()
   "Return the number of the line at point in its text."
@@ -76,9 +76,9 @@ PLACE is as `qwen-companion-comments--line-key' returns it.")
     (line-number-at-pos nil t)))
 
 (defun qwen-companion-comments--line-key ()
-  "Return a number for the line at point, to find it among equal ones.
-It stays when hunks are dropped and restored, unlike the line's number in
-the proposed text."
+  "Return a number that identifies the line at point among equal lines.
+Unlike the line's number in the proposed text, it stays the same when
+hunks are dropped and restored."
   (if (derived-mode-p 'qwen-companion-unified-mode)
       (pcase (qwen-companion-hunks-view-source-at (point))
         (`(,(or 'added 'dropped) ,_ . ,index)
@@ -87,13 +87,13 @@ the proposed text."
     (line-number-at-pos nil t)))
 
 (defun qwen-companion-comments--draw ()
-  "Show the comments on the lines of a review hunk by hunk, just drawn."
+  "Show the comments on the lines of a unified review that was just drawn."
   (when (derived-mode-p 'qwen-companion-unified-mode)
     (remove-overlays (point-min) (point-max) 'qwen-companion-review-comment t)
     (pcase-dolist (`(,_ ,text ,comment ,place)
                    (append (gethash qwen-companion-proposal-current
                                     qwen-companion-comments--noted)
-                           ;; Its lines have other places now.
+                           ;; Its lines have moved.
                            (mapcar (lambda (noted) (seq-take noted 3))
                                    (gethash (qwen-companion-proposal-earlier
                                              qwen-companion-proposal-current)
@@ -110,7 +110,7 @@ the proposed text."
 
 ;;;###autoload
 (defun qwen-companion-diff-comment ()
-  "Note a comment on the line at point of a review; with an empty one, remove it.
+  "Note a comment on the line at point of a review; remove an empty one.
 When you accept or reject the proposal, all its comments go to the CLI as
 one prompt, once its turn is over."
   (interactive)
@@ -145,7 +145,7 @@ one prompt, once its turn is over."
                                    count))))))
 
 (defun qwen-companion-comments--auto-save (proposal &optional sent)
-  "Have Emacs auto-save the comments on PROPOSAL, or with SENT no more."
+  "Have Emacs auto-save the comments on PROPOSAL; with SENT, stop that."
   (qwen-companion-drafts-set
    (format " *qwen-companion comments: %s*" (qwen-companion-proposal-id proposal))
    (and (not sent) (qwen-companion-comments--of proposal nil))
@@ -163,7 +163,7 @@ one prompt, once its turn is over."
          directory))))
 
 (defun qwen-companion-comments--of (proposal outcome)
-  "Return the comments on PROPOSAL as one prompt after OUTCOME, nil for none."
+  "Return the comments on PROPOSAL as one prompt after OUTCOME; nil if none."
   (when-let* ((noted (gethash proposal qwen-companion-comments--noted)))
     (let* ((file-p (qwen-companion-proposal-file-p proposal))
            (what (if file-p
@@ -185,9 +185,9 @@ one prompt, once its turn is over."
                (sort (copy-sequence noted) #'car-less-than-car))))))
 
 (defun qwen-companion-comments--ended (proposal _before by-cli)
-  "Send the comments on PROPOSAL, which has ended, perhaps BY-CLI.
-Those on a plan have gone with the answer.  They are in the history of
-prompts too, in case they get lost on the way."
+  "Send the comments on PROPOSAL, which the user or, with BY-CLI, the CLI ended.
+Those on a plan were sent with the answer.  Save them in the history of
+prompts too, in case they get lost."
   (when-let* ((prompt (qwen-companion-comments--of
                        proposal (qwen-companion-proposal-state proposal))))
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
@@ -204,9 +204,9 @@ prompts too, in case they get lost on the way."
     (qwen-companion-comments--auto-save proposal t)))
 
 (defun qwen-companion-comments-on-type-key (payload)
-  "Handle the `type-key' call: type a key where the plan in PAYLOAD is asked about.
-Its prompt is sent once the turn is over.  Return non-nil if the terminal
-is one of Emacs."
+  "Handle the `type-key' call: answer a terminal by a key.
+PAYLOAD names the plan that the terminal asks about.  Send its prompt once
+the turn is over.  Return non-nil if the terminal is one of Emacs."
   (when-let* ((proposal (qwen-companion-proposal-decided
                          (qwen-companion-type-key-id payload)))
               (session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))
@@ -222,7 +222,7 @@ is one of Emacs."
   "Copy PROMPT, about the project ROOT, for the user to paste."
   (qwen-companion-prompts-remember root prompt)
   (kill-new prompt)
-  (message "qwen-companion: the comments on the review are not sent; they are copied, and in the history of M-x qwen-companion-ask"))
+  (message "qwen-companion: comments on the review not sent; they are in the kill ring and the history of M-x qwen-companion-ask"))
 
 (define-key qwen-companion-review-buffer-mode-map (kbd "C-c C-r")
             #'qwen-companion-diff-comment)
@@ -237,7 +237,7 @@ is one of Emacs."
 
 (add-hook 'qwen-companion-hunks-view-drawn-hook #'qwen-companion-comments--draw)
 
-;; After the reviews have closed: their messages matter less than the one here.
+;; After the reviews have closed, so that the message here is the last.
 (add-hook 'qwen-companion-proposal-ended-functions
           #'qwen-companion-comments--ended 90)
 

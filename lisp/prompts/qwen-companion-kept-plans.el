@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; The Python process keeps each plan that is approved.  Here they are read,
-;; saved as files of the project, and sent to another CLI.
+;; The Python process keeps each approved plan.  This file shows them, saves
+;; them as files of the project, and sends them to another CLI.
 
 ;;; Code:
 
@@ -23,25 +23,25 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-untrusted)
 
-;;; Asking for them
+;;; Requests
 
 (defun qwen-companion-kept-plans-request (directory conversation callback)
   "Call CALLBACK soon with the plans approved in DIRECTORY, newest first.
 With CONVERSATION non-nil, the plans are those of that conversation,
-whatever its directory.  Signal a `user-error' if nothing can be asked."
+whatever its directory.  Signal a `user-error' if no request is possible."
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
   (qwen-companion-backend-request
    'list-plans (list :directory (file-truename directory) :conversation conversation)
    (lambda (reply)
      (when reply
-       ;; Nothing asks while a message is handled.
+       ;; The callback may ask, which a handler of a message must not.
        (run-at-time 0 nil callback (qwen-companion-kept-plans-plans reply))))))
 
-;;; Reading one
+;;; Reading a plan
 
 (defun qwen-companion-kept-plans-insert (path)
-  "Insert the plan in the file PATH at point; nothing in it is acted on."
+  "Insert the plan in the file PATH at point, as untrusted text."
   (let ((coding-system-for-read 'utf-8-unix)
         (file-name-handler-alist nil)
         (format-alist nil)
@@ -67,7 +67,7 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
   (setq buffer-read-only qwen-companion-kept-plan-mode))
 
 (defun qwen-companion-kept-plans--time (plan)
-  "Return when PLAN was approved, as text."
+  "Return the time of approval of PLAN, as text."
   (format-time-string "%F %R" (/ (qwen-companion-kept-plan-time plan) 1000)))
 
 (defun qwen-companion-kept-plans-show (plan directory)
@@ -92,9 +92,9 @@ whatever its directory.  Signal a `user-error' if nothing can be asked."
 
 ;;;###autoload
 (defun qwen-companion-plan (&optional choose)
-  "Show the plan that was approved last in the terminal or chat of this buffer.
-In other buffers, and with a prefix argument CHOOSE, choose one of those of
-the project if there are several."
+  "Show the last plan approved in the terminal or chat of this buffer.
+In other buffers, and with a prefix argument CHOOSE, choose one of those
+of the project if there are several."
   (interactive "P")
   (let ((directory (qwen-companion-terminal-here))
         (conversation (and (not choose)
@@ -111,7 +111,7 @@ the project if there are several."
         ((null plans)
          (message "No plan was approved in %s" (abbreviate-file-name directory)))
         ((or (active-minibuffer-window) (/= input num-nonmacro-input-events))
-         (message "You have gone on typing; M-x qwen-companion-plan again shows the plan"))
+         (message "You have typed on; M-x qwen-companion-plan again shows the plan"))
         (t (qwen-companion-kept-plans-show
             (if (or conversation (null (cdr plans)))
                 (car plans)
@@ -121,10 +121,10 @@ the project if there are several."
 (defvar qwen-companion-kept-plans-conversation-functions
   '(qwen-companion-terminal-conversation-here)
   "Abnormal hook to find the conversation of the current buffer.
-Each function returns it, or nil where it knows none.")
+Each function returns its id, or nil if it knows none.")
 
 (defun qwen-companion-kept-plans--read (plans)
-  "Return the one of PLANS that the user chooses."
+  "Read and return one of PLANS."
   (let ((number 0))
     (or (qwen-companion-completion-read
          "Plan (default the newest): "

@@ -7,14 +7,14 @@
 ;;; Commentary:
 
 ;; `@' and any part of a file's name complete to a file of the project, in
-;; prompts for a CLI and in chats.  The category of the completion is that of
-;; `project-find-file', so it has the style that the user has chosen there.
-;; Where there is no project, or after `/', `./' and `../', a name is completed
-;; directory by directory.
+;; prompts for a CLI and in chats.  The completion category is that of
+;; `project-find-file', so the user's completion style for it applies.  Without
+;; a project, or after `/', `./' and `../', a name is completed directory by
+;; directory.
 ;;
-;; The slash commands that a prompt for Qwen Code can begin with are those built
-;; into it, and those that the user and the project have as files.  Of the
-;; files only the names are read.
+;; The slash commands for a prompt for Qwen Code are its built-in ones, and
+;; those in files of the user and the project.  Only the names of the files are
+;; read.
 
 ;;; Code:
 
@@ -40,15 +40,15 @@
   "Seconds for which the list of a project's files is reused.")
 
 (defvar-local qwen-companion-prompt-completion--files nil
-  "The files of a project when they were last read: (TIME ROOT . NAMES).")
+  "The files of a project as last read: (TIME ROOT . NAMES).")
 
 (defvar qwen-companion-prompt-completion--remote-files (make-hash-table :test #'equal)
-  "Files below directories at other places: (TIME . NAMES) by directory.
-TIME is that of the last request for them.")
+  "Files below remote directories: (TIME . NAMES) by directory.
+TIME is that of the last request.")
 
 (defun qwen-companion-prompt-completion-remote-files (root)
-  "Return the files below ROOT, at another place, as far as they are known.
-Ask the relay there for them if that is not lately done."
+  "Return the known files below ROOT, a remote directory.
+Request them from the relay unless that was done recently."
   (let ((known (gethash root qwen-companion-prompt-completion--remote-files)))
     (unless (and known
                  (< (- (float-time) (car known)) qwen-companion-prompt-completion--files-age))
@@ -60,7 +60,7 @@ Ask the relay there for them if that is not lately done."
 
 ;;;###autoload
 (defun qwen-companion-prompt-completion-on-place-files (payload)
-  "Handle the `place-files' call: keep the names of files in PAYLOAD."
+  "Handle the `place-files' call: store the names of files in PAYLOAD."
   (puthash (file-name-as-directory (concat (qwen-companion-place-files-place payload)
                                            (qwen-companion-place-files-directory payload)))
            (cons (float-time) (mapcar #'qwen-companion-quote-escape
@@ -69,9 +69,9 @@ Ask the relay there for them if that is not lately done."
   nil)
 
 (defun qwen-companion-prompt-completion--files (root)
-  "Return the files of the project that ROOT, a local directory, is in.
-Return only those below ROOT, relative to it and escaped; nil where there
-is no project.  None has a line end, which would end the word."
+  "Return the files of the project of ROOT, a local directory.
+Return only those below ROOT, relative to it and escaped; nil without a
+project.  Leave out names with a line end, which would end the word."
   (pcase qwen-companion-prompt-completion--files
     (`(,(and time (guard (< (- (float-time) time) qwen-companion-prompt-completion--files-age)))
        ,(pred (equal root)) . ,names)
@@ -79,7 +79,7 @@ is no project.  None has a line end, which would end the word."
     (_
      (require 'project)
      (let* ((project (qwen-companion-roots-project root))
-            ;; It signals an error where git does, as in a broken repository.
+            ;; It signals an error if git does, as in a broken repository.
             (files (and project (ignore-errors
                                        (qwen-companion-programs-call-with-git
                                         root #'project-files project))))
@@ -93,8 +93,8 @@ is no project.  None has a line end, which would end the word."
 
 (defun qwen-companion-prompt-completion-file (root limit)
   "Complete the file of ROOT, a directory, after `@' before point.
-Search for the `@' no further back than LIMIT.  Return what a function in
-`completion-at-point-functions' does, nil where there is no `@'."
+Search for the `@' no further back than LIMIT.  Return the value of a
+function in `completion-at-point-functions', nil without an `@'."
   (when-let* ((start (qwen-companion-prompt-completion--start limit)))
     (let* ((root (file-name-as-directory root))
            (far (file-remote-p root))
@@ -112,7 +112,7 @@ Search for the `@' no further back than LIMIT.  Return what a function in
 
 (defun qwen-companion-prompt-completion--start (limit)
   "Return the beginning of the file name after `@' that ends at point, or nil.
-The `@' is not before LIMIT."
+Search for the `@' no further back than LIMIT."
   (save-excursion
     (let ((end (point))
           start)
@@ -127,7 +127,7 @@ The `@' is not before LIMIT."
 
 (defun qwen-companion-prompt-completion--directory-table (root)
   "Return a completion table of file names, relative to ROOT or absolute.
-Only one directory of this machine is read at a time."
+It reads one local directory at a time."
   (completion-table-with-quoting
    (lambda (string predicate action)
      (let ((default-directory root)
@@ -136,7 +136,7 @@ Only one directory of this machine is read at a time."
         string
         (lambda (name)
           (not (or (member name '("./" "../" ".git/"))
-                   ;; It would end the word, even quoted.
+                   ;; A line end would end the word, even quoted.
                    (string-search "\n" name)
                    (and predicate (not (funcall predicate name))))))
         action)))
@@ -204,13 +204,13 @@ See `completion-table-with-quoting'."
     ("update" . "update the CLI")
     ("vim" . "keys of vi in the CLI"))
   "Alist of commands of Qwen Code 0.24, without the slash, and descriptions.
-Left out are those that do nothing in a CLI with an IDE, and those that
-it knows only where a setting turns them on.")
+Commands that do nothing in a CLI with an IDE are left out, and those that
+a setting must turn on.")
 
 (defun qwen-companion-prompt-completion-commands (root)
   "Return the slash commands for a prompt about the project ROOT.
-Each is (NAME . ABOUT), both text, NAME without the slash.  A command of
-the project hides one of the user, and that a built-in one."
+Each is (NAME . DESCRIPTION), NAME without the slash.  A command of the
+project hides one of the user, and that a built-in one."
   (let ((home (or (getenv "QWEN_HOME") "~/.qwen")))
     (seq-uniq
      (append
@@ -222,7 +222,7 @@ the project hides one of the user, and that a built-in one."
      (lambda (one other) (equal (car one) (car other))))))
 
 (defun qwen-companion-prompt-completion--command-files (directory about)
-  "Return the commands that are files below DIRECTORY, each with ABOUT."
+  "Return the commands in files below DIRECTORY, each with the description ABOUT."
   ;; No name of a file in the project may reach another machine.
   (let ((file-name-handler-alist nil))
     (when (file-accessible-directory-p directory)
@@ -232,7 +232,7 @@ the project hides one of the user, and that a built-in one."
                for name = (qwen-companion-prompt-completion--name
                            (file-relative-name file directory))
                unless (or (and buffer (qwen-companion-privacy-secret-p buffer))
-                          ;; A person could not read it, or a prompt not have it.
+                          ;; It is unreadable, or cannot be in a prompt.
                           (string-match-p "[[:space:]]" name)
                           (not (equal name (qwen-companion-untrusted-text name))))
                collect (cons name about)))))

@@ -7,12 +7,12 @@
 ;;; Commentary:
 
 ;; Sends prompts to the CLIs in terminals of this Emacs.  A CLI that was
-;; started to read prompts from a file gets them there, and text half typed
-;; in its terminal stays; another gets them pasted.
+;; started to read prompts from a file gets them there, and unsent text in its
+;; terminal is kept; to other CLIs they are pasted.
 ;;
-;; If a CLI reports its activity, a prompt that comes while it works waits
-;; here: each becomes a turn of its own, in the order in which they came, and
-;; until then can be taken back.  The CLI itself would join them into one.
+;; While a CLI that reports its activity works, prompts for it are queued here.
+;; Each becomes a turn of its own, in order, and can be taken back before.  The
+;; CLI itself would join them into one.
 
 ;;; Code:
 
@@ -29,13 +29,13 @@
 ;;; History
 
 (defvar qwen-companion-prompts-history nil
-  "Prompts that were sent or left, by project: an alist (ROOT . PROMPTS).
-The newest is first.  With `savehist-mode' on it is kept.")
+  "Prompts, sent or unsent, by project: an alist (ROOT . PROMPTS).
+The newest is first.  `savehist-mode' saves it.")
 
 (defvar savehist-additional-variables)
 
 (defun qwen-companion-prompts-of (root)
-  "Return each prompt sent or left unsent in the project ROOT, newest first."
+  "Return each prompt of the project ROOT, sent or unsent, newest first."
   (alist-get root qwen-companion-prompts-history nil nil #'equal))
 
 (defun qwen-companion-prompts-remember (root prompt)
@@ -50,11 +50,10 @@ The newest is first.  With `savehist-mode' on it is kept.")
           (seq-take (cons prompt (remove prompt (qwen-companion-prompts-of root)))
                     (if (natnump history-length) history-length 100)))))
 
-;; A prompt of the history that was edited is kept as edited until the next one
-;; is sent.
+;; A prompt of the history keeps its edits until the next one is sent.
 
 (defvar-local qwen-companion-prompts--shown nil
-  "The prompt of the history that is shown, as it is there; nil for the unsent one.")
+  "The prompt of the history that is shown, without edits; nil for the unsent one.")
 
 (defvar-local qwen-companion-prompts--edits nil
   "Alist of the prompts edited since the last was sent: (SHOWN . TEXT).
@@ -74,17 +73,17 @@ SHOWN is as in `qwen-companion-prompts--shown'.")
         qwen-companion-prompts--edits nil))
 
 (defun qwen-companion-prompts-show (prompt text)
-  "Return PROMPT of the history with its edits; nil is the unsent one.
-TEXT is that of the prompt shown until now, which is kept."
+  "Return PROMPT of the history with its edits; nil means the unsent one.
+TEXT is the edited text of the prompt shown until now; save it."
   (qwen-companion-prompts-set-edit text)
   (setq qwen-companion-prompts--shown prompt)
   (or (alist-get prompt qwen-companion-prompts--edits nil nil #'equal) prompt ""))
 
 (defun qwen-companion-prompts-previous (history count text)
-  "Return the prompt COUNT places before the shown one in HISTORY, a list.
-The newest is first.  TEXT is as in `qwen-companion-prompts-show'.
-Signal a `user-error' where there is none."
-  ;; Others may have sent one meanwhile.
+  "Return the COUNTth prompt before the shown one in HISTORY, a list.
+The newest is first.  TEXT is as in `qwen-companion-prompts-show'.  Signal
+a `user-error' if there is none."
+  ;; Prompts may have been sent from elsewhere meanwhile.
   (let ((place (+ (or (seq-position history qwen-companion-prompts--shown) -1) count)))
     (when (>= place (length history))
       (user-error "No prompt before this one"))
@@ -92,7 +91,7 @@ Signal a `user-error' where there is none."
       (user-error "No prompt after this one"))
     (qwen-companion-prompts-show (and (>= place 0) (nth place history)) text)))
 
-;;; What waits
+;;; The queue
 
 (defconst qwen-companion-prompts--begin-seconds 5
   "Seconds after which an unconfirmed prompt no longer delays the next.
@@ -107,24 +106,24 @@ Most CLIs do not report the start of a slash command.")
 (cl-defstruct (qwen-companion-prompts--prompt
                (:constructor qwen-companion-prompts--make-prompt)
                (:copier nil))
-  "A prompt that waits: its TEXT, about the project ROOT.
-TIME is when it came, in milliseconds since the epoch.  With ANYWAY it is
+  "A queued prompt: its TEXT, about the project ROOT.
+TIME is its arrival in milliseconds since the epoch.  With ANYWAY it is
 sent even if the turn before it is cancelled."
   text root time anyway)
 
 (defvar-local qwen-companion-prompts--waiting nil
-  "The prompts that wait for the CLI in this terminal buffer, oldest first.")
+  "The prompts queued for the CLI in this terminal buffer, oldest first.")
 
 (defvar-local qwen-companion-prompts--sent nil
-  "When the last prompt was sent to the CLI in this terminal buffer.
-In milliseconds since the epoch; nil when the CLI has begun with it.")
+  "Time at which the last prompt was sent to the CLI in this terminal buffer.
+In milliseconds since the epoch; nil after the CLI has begun with it.")
 
 (defvar-local qwen-companion-prompts--timer nil
-  "Timer that sends the prompts that wait in this terminal buffer.")
+  "Timer for the queue of this terminal buffer.")
 
 (defun qwen-companion-prompts-waiting (&optional buffer)
-  "Return each waiting prompt, oldest first, as (TERMINAL-BUFFER ROOT TEXT).
-With BUFFER, return those that wait for the CLI in that terminal only."
+  "Return each queued prompt, oldest first, as (TERMINAL-BUFFER ROOT TEXT).
+With BUFFER, return only those for the CLI in that terminal."
   (cl-loop for terminal in (if buffer (list buffer) (buffer-list))
            nconc (mapcar (lambda (prompt)
                            (list terminal
@@ -134,7 +133,7 @@ With BUFFER, return those that wait for the CLI in that terminal only."
 
 (defun qwen-companion-prompts-take-back (buffer text)
   "Remove the prompt TEXT from the queue of the CLI in BUFFER.
-Return nil when it does not wait any more."
+Return nil if it is no longer there."
   (with-current-buffer buffer
     (when-let* ((prompt (seq-find (lambda (prompt)
                                     (equal text (qwen-companion-prompts--prompt-text prompt)))
@@ -147,19 +146,19 @@ Return nil when it does not wait any more."
 
 (defun qwen-companion-prompts-send (session root text &optional anyway)
   "Send the prompt TEXT about the project ROOT to the CLI SESSION.
-If we have not started the CLI, use its socket if possible; if the previous
-prompt has not arrived, offer to paste this one.  While the CLI works the
-prompt is queued.  If the turn is cancelled meanwhile, drop it, unless
-ANYWAY is non-nil.  Return the outcome, as text for the echo area, or
-signal a `user-error'.  In any case, add TEXT to the history."
+If we have not started the CLI, use its socket if possible; if the
+previous prompt has not arrived, offer to paste this one.  While the CLI
+works, queue the prompt.  If the turn is cancelled meanwhile, drop it,
+unless ANYWAY is non-nil.  Return the outcome, as text for the echo area,
+or signal a `user-error'.  In any case, add TEXT to the history."
   (qwen-companion-prompts-remember root text)
   (let* ((buffer (qwen-companion-terminal-session-buffer session))
          (name (and buffer (buffer-name buffer)))
          (state (qwen-companion-session-state session))
          (cli (qwen-companion-registry-of session)))
     (cond
-     ;; Nothing is typed there, unless it is a command, or the user wants it after one
-     ;; that has not arrived.
+     ;; Paste nothing there, unless it is a command, or the user wants it after
+     ;; a prompt that has not arrived.
      ((and cli
            (or (not buffer)
                (and (not (qwen-companion-prompts--channel session buffer))
@@ -170,12 +169,12 @@ signal a `user-error'.  In any case, add TEXT to the history."
                                                 name)))))))
       (qwen-companion-registry-send cli root text))
      ((not buffer)
-      (user-error "This CLI is in no terminal of this Emacs, and takes no prompts from elsewhere"))
+      (user-error "This CLI is not in a terminal of this Emacs and accepts no prompts from it"))
      ((and (buffer-local-value 'qwen-companion-terminal-outside buffer)
            (not (and (qwen-companion-prompts--channel session buffer)
                      (or (qwen-companion-cli-state-activity state)
                          (not (qwen-companion-session-no-hooks session))))))
-      (user-error "The CLI of %s is outside of Emacs and takes no prompts from here; type it there"
+      (user-error "The CLI of %s is outside of Emacs and accepts no prompts from it; type it there"
                   name))
      ((or (qwen-companion-cli-state-activity state)
           (qwen-companion-prompts--starting-p session buffer))
@@ -194,9 +193,9 @@ signal a `user-error'.  In any case, add TEXT to the history."
                              "until its question is answered and its turn is over"
                            "until its turn is over"))))))
      ((and (qwen-companion-prompts-typed-p session buffer)
-           (not (y-or-n-p (format "Something is typed in %s; paste the prompt behind it? "
+           (not (y-or-n-p (format "There is unsent text in %s; append the prompt to it? "
                                   name))))
-      (user-error "Not sent: something is typed in %s" name))
+      (user-error "Not sent: there is unsent text in %s" name))
      (t
       (qwen-companion-terminal-send-prompt buffer text)
       (format "Sent to %s" name)))))
@@ -223,8 +222,8 @@ Prompts written to its file before that are lost."
 
 (defun qwen-companion-prompts--channel (session buffer)
   "Return the address of SESSION in BUFFER for the `prompt' call, or nil.
-This is the name of a local prompt file, or the session for a remote one.
-The former is useless after the mode was off."
+This is the name of a local prompt file, or the session of a remote CLI.
+The file is useless after the mode was off."
   (if (qwen-companion-session-prompts session)
       (list :session (qwen-companion-session-id session))
     (when-let* ((file (buffer-local-value 'qwen-companion-terminal-prompt-file buffer))
@@ -233,8 +232,8 @@ The former is useless after the mode was off."
            (list :file file)))))
 
 (defun qwen-companion-prompts-typed-p (session buffer)
-  "Return non-nil when something is typed to SESSION in its terminal BUFFER.
-Qwen Code and Gemini CLI show an invitation where nothing is."
+  "Return non-nil if there is unsent text of SESSION in its terminal BUFFER.
+If there is none, Qwen Code and Gemini CLI show an invitation."
   (and (qwen-companion-session-family session)
        (with-current-buffer buffer
          (save-excursion
@@ -243,7 +242,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
                                  (line-beginning-position (- (frame-height))) t))))))
 
 (defun qwen-companion-prompts--update (session)
-  "Send each prompt waiting for SESSION if possible, in its terminal buffer."
+  "Send each prompt queued for SESSION if possible, in its terminal buffer."
   (let* ((state (qwen-companion-session-state session))
          (activity (qwen-companion-cli-state-activity state)))
     (when (and qwen-companion-prompts--sent
@@ -256,7 +255,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
        (if (eq activity 'failed) "has failed" "was cancelled")))
     (when qwen-companion-prompts--waiting
       (cond
-       ;; It starts, or has no hooks that report it.
+       ;; The CLI is starting, or has no hooks that report its start.
        ((null activity)
         (qwen-companion-prompts--later qwen-companion-prompts--hooks-seconds
                                        #'qwen-companion-prompts--paste-all))
@@ -265,7 +264,7 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
         (qwen-companion-prompts--send-next session))))))
 
 (defun qwen-companion-prompts--send-next (session)
-  "Send the first that waits for SESSION, in its terminal buffer."
+  "Send the first prompt queued for SESSION, in its terminal buffer."
   (let ((text (qwen-companion-prompts--prompt-text (car qwen-companion-prompts--waiting)))
         (channel (qwen-companion-prompts--channel session (current-buffer))))
     (if (and (not channel) (qwen-companion-prompts-typed-p session (current-buffer)))
@@ -280,8 +279,8 @@ Qwen Code and Gemini CLI show an invitation where nothing is."
                                      #'qwen-companion-prompts--begun))))
 
 (defun qwen-companion-prompts--drop-cancelled (time how)
-  "Drop each prompt that waited here for a turn that ended at TIME.
-HOW says in words how it ended."
+  "Drop each queued prompt that arrived before TIME, the end of a turn.
+HOW says in words how the turn ended."
   (let ((dropped (seq-filter (lambda (prompt)
                                (and (not (qwen-companion-prompts--prompt-anyway prompt))
                                     (< (qwen-companion-prompts--prompt-time prompt) time)))
@@ -292,15 +291,15 @@ HOW says in words how it ended."
       (message "qwen-companion: the turn %s: %s not sent, see the history in M-x qwen-companion-ask"
                how
                (if (cdr dropped)
-                   (format "%d prompts that waited were" (length dropped))
-                 "a prompt that waited was")))))
+                   (format "%d queued prompts were" (length dropped))
+                 "a queued prompt was")))))
 
 (defun qwen-companion-prompts--now ()
   "Return the time in milliseconds since the epoch."
   (floor (* 1000 (float-time))))
 
 (defun qwen-companion-prompts--later (seconds function)
-  "Call FUNCTION in this buffer with its session after SECONDS, if it lives."
+  "Call FUNCTION in this buffer with its session after SECONDS, if both exist."
   (qwen-companion-timers-cancel qwen-companion-prompts--timer)
   (setq qwen-companion-prompts--timer
         (run-at-time seconds nil #'qwen-companion-prompts--call-in
@@ -316,12 +315,12 @@ HOW says in words how it ended."
       (funcall function session))))
 
 (defun qwen-companion-prompts--begun (session)
-  "Wait no longer for SESSION to begin with the last prompt."
+  "Stop waiting for SESSION to begin with the last prompt."
   (setq qwen-companion-prompts--sent nil)
   (qwen-companion-prompts--update session))
 
 (defun qwen-companion-prompts--paste-all (session)
-  "Paste each prompt waiting for SESSION, which has not reported being ready."
+  "Paste each prompt queued for SESSION, which has not reported being ready."
   (when-let* (((null (qwen-companion-cli-state-activity (qwen-companion-session-state session))))
               (prompts qwen-companion-prompts--waiting))
     (setq qwen-companion-prompts--waiting nil)
@@ -333,7 +332,7 @@ HOW says in words how it ended."
        (mapconcat #'qwen-companion-prompts--prompt-text prompts "\n\n")))))
 
 (defun qwen-companion-prompts-sessions-changed ()
-  "Send each prompt waiting for a CLI that has ended its turn."
+  "Send each queued prompt of a CLI whose turn has ended."
   (when-let* ((buffers (delete-dups (mapcar #'car (qwen-companion-prompts-waiting)))))
     (dolist (session (qwen-companion-backend-sessions))
       (when-let* ((buffer (car (memq (qwen-companion-terminal-session-buffer session)

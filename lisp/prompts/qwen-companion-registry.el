@@ -7,11 +7,12 @@
 ;;; Commentary:
 
 ;; Each running Qwen Code is registered, wherever it was started.  The Python
-;; process tells which there are.  A registered CLI has the keys of a session
-;; that both can have, so that functions about sessions take it as well.
+;; process reports them.  A registered CLI has the keys that are common with a
+;; session, so functions about sessions accept it too.
 ;;
-;; Each takes prompts over a socket, from programs that show a token: Qwen Code
-;; makes it, once the user has agreed, and the Python process keeps it.
+;; A registered CLI accepts prompts over a socket from programs with a token.
+;; Qwen Code makes the token once the user has agreed; the Python process keeps
+;; it.
 
 ;;; Code:
 
@@ -32,7 +33,7 @@
   "The registered CLIs by their ids, and the first of each process by its number.")
 
 (defvar qwen-companion-registry--controller 'none
-  "Whether CLIs take prompts from Emacs: `none', `valid' or `revoked'.")
+  "Whether CLIs accept prompts from Emacs: `none', `valid' or `revoked'.")
 
 (defvar qwen-companion-registry--watched t
   "Non-nil when the system reports changes to the Python process.")
@@ -40,10 +41,10 @@
 (defvar qwen-companion-registry-changed-hook nil
   "Hook run when the registered CLIs have changed.")
 
-;;; Which there are
+;;; The registered CLIs
 
 (defun qwen-companion-registry-on-registered (payload)
-  "Handle the `registered' message PAYLOAD: CLIs have come, gone or changed."
+  "Handle the `registered' message PAYLOAD: CLIs were added, removed or changed."
   (dolist (id (append (mapcar #'qwen-companion-registered-id
                               (qwen-companion-registered-clis-clis payload))
                       (qwen-companion-registered-clis-gone payload)))
@@ -84,13 +85,13 @@
 
 (defun qwen-companion-registry-of (session)
   "Return the registered CLI connected as SESSION, or nil.
-If SESSION is a registered CLI, return its present state."
+If SESSION is a registered CLI, return its current state."
   (or (qwen-companion-registry-cli (qwen-companion-session-id session))
       (when-let* ((pid (qwen-companion-session-pid session)))
         (gethash pid qwen-companion-registry--by-key))))
 
 (defun qwen-companion-registry-sessions ()
-  "Return the sessions, and after them the registered CLIs that are none."
+  "Return the sessions, followed by the registered CLIs without a session."
   (let* ((sessions (qwen-companion-backend-sessions))
          (pids (mapcar #'qwen-companion-session-pid sessions)))
     (append sessions
@@ -98,8 +99,8 @@ If SESSION is a registered CLI, return its present state."
                         qwen-companion-registry--clis))))
 
 (defun qwen-companion-registry-in-conversation (id)
-  "Return the session or registered CLI that has the conversation ID open, or nil.
-Only CLIs of this machine are looked at."
+  "Return the session or registered CLI with the open conversation ID, or nil.
+Only CLIs of this machine are considered."
   (seq-find
    (lambda (session)
      (let ((cli (qwen-companion-registry-of session)))
@@ -111,13 +112,13 @@ Only CLIs of this machine are looked at."
    (qwen-companion-registry-sessions)))
 
 (defun qwen-companion-registry-state (session)
-  "Return the state of SESSION, a property list, as far as it is known.
+  "Return the known state of SESSION, a property list.
 Reports of its hooks take precedence over its record."
   (or (qwen-companion-session-state session)
       (qwen-companion-registry-recorded session)))
 
 (defun qwen-companion-registry-recorded (session)
-  "Return the state of SESSION by the record of its conversation, or nil."
+  "Return the state of SESSION from the record of its conversation, or nil."
   (when-let* ((cli (qwen-companion-registry-of session)))
     (qwen-companion-registered-state cli)))
 
@@ -130,8 +131,8 @@ Reports of its hooks take precedence over its record."
 
 (defun qwen-companion-registry-refresh (&optional shown)
   "Refresh the states of the registered CLIs and their editors.
-With SHOWN non-nil, for periodic calls, do so only where the system does
-not report changes to the Python process."
+If SHOWN is non-nil, which is for periodic calls, do so only if the system
+does not report changes to the Python process."
   (unless (and shown qwen-companion-registry--watched)
     (qwen-companion-backend-call 'registry-look nil)))
 
@@ -140,7 +141,7 @@ not report changes to the Python process."
 
 (defun qwen-companion-registry-end (cli &optional function)
   "End the process of the registered CLI, if it is still the same one.
-Then call FUNCTION with non-nil, or with nil when it has not ended in time."
+Then call FUNCTION with t, or with nil if it has not ended in time."
   (let ((id (qwen-companion-registered-id cli)))
     (setf (alist-get id qwen-companion-registry--ending nil nil #'equal) (or function #'ignore))
     (qwen-companion-backend-call 'registry-end (list :cli id))))
@@ -153,29 +154,29 @@ Then call FUNCTION with non-nil, or with nil when it has not ended in time."
                 (qwen-companion-untrusted-text (qwen-companion-registered-problem cli))))
    ((eq 'serve (qwen-companion-registered-kind cli))
     (qwen-companion-header-error
-      "The conversation is in a daemon; when it has ended there (\\<qwen-companion-chats-mode-map>\\[qwen-companion-chat-sessions-finish] in M-x qwen-companion-chats), M-x qwen-companion-resume goes on with it"))))
+      "The conversation is open in a daemon; end it there first (\\<qwen-companion-chats-mode-map>\\[qwen-companion-chat-sessions-finish] in M-x qwen-companion-chats), then M-x qwen-companion-resume continues it"))))
 
 (defun qwen-companion-registry-when-ended (cli function)
-  "Call FUNCTION with the registered CLI when it has ended; end it if need be.
-Nothing keeps two programs from writing one conversation, and the one that
-writes last wins."
+  "Call FUNCTION with the registered CLI once it has ended; end it if necessary.
+If two programs write one conversation, the last one to write wins, and
+nothing prevents that."
   (let ((name (qwen-companion-registry-name cli)))
     (cond
      ((qwen-companion-registered-gone cli)
       (funcall function cli))
-     ((yes-or-no-p (format "%s is running: going on here as well would lose turns.  End it there first, with what is typed and not sent? "
+     ((yes-or-no-p (format "%s is still running.  Quit it there (unsent input is lost) and continue here? "
                            name))
       (qwen-companion-registry-end
        cli (lambda (ended)
              (if ended
                  (funcall function cli)
-               (message "%s has not ended; its conversation stays there" name)))))
+               (message "%s is still running, so its conversation stays there" name)))))
      (t (user-error "Left %s running" name)))))
 
 (defun qwen-companion-registry-on-ended (payload)
   "Handle the `registry-ended' message PAYLOAD: a CLI has ended, or has not."
   (let ((id (qwen-companion-registry-ended-cli payload)))
-    ;; A terminal may be opened then, and not while a message is handled.
+    ;; A function may open a terminal, which a handler of a message must not.
     (run-at-time 0 nil #'qwen-companion-timers-call
                  (alist-get id qwen-companion-registry--ending #'ignore nil #'equal)
                  (qwen-companion-registry-ended-ended payload))
@@ -187,26 +188,26 @@ writes last wins."
 (defconst qwen-companion-registry--outcomes
   '((sent . "sent, no receipt yet")
     (model . "at the model")
-    (queued . "delivered, and comes after the turn or the question before it")
+    (queued . "delivered; it runs after the current turn or question")
     (delivered . "delivered")
-    (held . "held there until you allow it in that CLI by /peers")
+    (held . "held until you allow it by /peers in that CLI")
     (unanswered . "sent, but no receipt has come in 10 seconds; it may still arrive"))
-  "Outcomes of prompts that have been sent, in words: (STATUS . WORDS).")
+  "Outcomes of prompts that were sent, in words: (STATUS . WORDS).")
 
 (defconst qwen-companion-registry--failures
-  '((refused . "its settings take no prompts from other programs (agents.crossSessionInbound)")
+  '((refused . "its settings refuse prompts from other programs (agents.crossSessionInbound)")
     (denied . "it was declined there")
-    (expired . "it was not allowed there in time, or the CLI has ended before it")
-    (misaddressed . "it has another conversation by now")
-    (dropped . "it takes no equal prompts one after the other, and not many at once")
-    (closed . "it takes no prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
+    (expired . "it was not allowed there in time, or the CLI ended first")
+    (misaddressed . "it is in another conversation now")
+    (dropped . "it refuses equal prompts in a row, and many at once")
+    (closed . "it does not accept prompts from other programs (agents.crossSessionMessaging is off, or it is older than 0.24)")
     (gone . "it has ended")
     (too-long . "the prompt is longer than a million characters")
-    (no-token . "the token for it is gone; send the prompt again to make one"))
+    (no-token . "its token no longer exists; send the prompt again to make one"))
   "Reasons why a prompt has not arrived: (STATUS . WORDS).")
 
 (defconst qwen-companion-registry--remembered 1000
-  "How many prompts are remembered for receipts that come late.")
+  "Most prompts that are remembered for late receipts.")
 
 (defvar qwen-companion-registry--requests 0
   "Number of the last prompt that was sent.")
@@ -214,12 +215,12 @@ writes last wins."
 (defvar qwen-companion-registry--sent nil
   "The last prompts that were sent, newest first.
 Each is (REQUEST CLI NAME ROOT TEXT . FAILED), with the ids of the request
-and the CLI; FAILED is non-nil if it has not arrived, as far as is known.")
+and the CLI; FAILED is non-nil if it is known that it has not arrived.")
 
 (defvar qwen-companion-registry-return-function (lambda (&rest _) "")
   "Function called to restore a prompt that has not arrived.
-Its arguments are the root, the text and the id of the CLI, or nil for the
-id when the prompt has arrived late.  It returns a sentence to show.")
+Its arguments are the root, the text and the id of the CLI.  The id is nil
+if the prompt has arrived late after all.  It returns a sentence to show.")
 
 (defun qwen-companion-registry-failed-p (cli)
   "Return non-nil when the registered CLI has not confirmed the last prompt."
@@ -227,14 +228,14 @@ id when the prompt has arrived late.  It returns a sentence to show.")
                      :key #'cadr :test #'equal)))
 
 (defun qwen-companion-registry-refusal (cli)
-  "Return why no prompt can go to the registered CLI, as text; nil where one can."
+  "Return, as text, why the registered CLI accepts no prompt; nil if it does."
   (let ((name (qwen-companion-registry-name cli))
         (problem (qwen-companion-registered-problem cli)))
     (cond
      ((qwen-companion-registered-gone cli)
       (format "%s has ended" name))
      ((eq 'serve (qwen-companion-registered-kind cli))
-      (format "%s is in a daemon, and takes prompts in a chat only; M-x qwen-companion-chats lists them"
+      (format "%s runs in a daemon; send the prompt in a chat (M-x qwen-companion-chats lists them)"
               name))
      ((not (qwen-companion-registered-listens cli))
       (format "%s: %s" name (if problem
@@ -242,14 +243,14 @@ id when the prompt has arrived late.  It returns a sentence to show.")
                               (alist-get 'closed qwen-companion-registry--failures)))))))
 
 (defun qwen-companion-registry-open-p (cli)
-  "Return non-nil when a prompt for the registered CLI needs no question first."
+  "Return non-nil if the registered CLI gets a prompt without a question first."
   (and (eq 'valid qwen-companion-registry--controller)
        (not (qwen-companion-registry-refusal cli))))
 
 (defun qwen-companion-registry-send (cli root text)
   "Send the prompt TEXT about ROOT to the registered CLI over its socket.
-If there is no token for that, ask whether to make one.  Return the outcome
-so far, as text for the echo area; a later message reports the receipt.
+If there is no token for that, offer to make one.  Return the outcome so
+far, as text for the echo area; a later message reports the receipt.
 Signal a `user-error' if TEXT cannot be sent."
   (let ((name (qwen-companion-registry-name cli))
         (refusal (qwen-companion-registry-refusal cli)))
@@ -261,7 +262,7 @@ Signal a `user-error' if TEXT cannot be sent."
                   name))
      ((not (or (eq 'valid qwen-companion-registry--controller)
                (yes-or-no-p (qwen-companion-registry--question))))
-      (user-error "Not sent: without a token no CLI outside of Emacs takes prompts from it")))
+      (user-error "Not sent: without a token, CLIs outside of Emacs accept no prompts from it")))
     (let ((id (cl-incf qwen-companion-registry--requests)))
       (setq qwen-companion-registry--sent
             (seq-take (cons (list id (qwen-companion-registered-id cli) name root text)
@@ -278,17 +279,18 @@ Signal a `user-error' if TEXT cannot be sent."
       (format "Sending to %s..." name))))
 
 (defun qwen-companion-registry--question ()
-  "Return the question whether to make a token."
+  "Return the text of the question whether to make a token."
   (concat (when (eq 'revoked qwen-companion-registry--controller)
-            "You have taken the token of Emacs back.  ")
-          "Let Emacs send prompts to each Qwen Code of yours on this machine?  "
-          "They do what a prompt says, in their own approval modes.  "
-          "`qwen sessions controllers add' makes a token for it, "
-          "`qwen sessions controllers remove' takes it back.  "))
+            "You have revoked the token of Emacs.  ")
+          "Let Emacs send prompts to all your Qwen Code processes on this machine?  "
+          "They act on prompts in their own approval modes.  "
+          "`qwen sessions controllers add' makes a token for this, "
+          "`qwen sessions controllers remove' revokes it.  "))
 
 (defun qwen-companion-registry-on-receipt (payload)
-  "Handle the `registry-receipt' message PAYLOAD: say what became of a prompt.
-One that has not arrived goes to `qwen-companion-registry-return-function'."
+  "Handle the `registry-receipt' message PAYLOAD: show the outcome of a prompt.
+Pass a prompt that has not arrived to
+`qwen-companion-registry-return-function'."
   (when-let* ((prompt (assq (qwen-companion-registry-receipt-id payload)
                             qwen-companion-registry--sent)))
     (pcase-let* ((`(,_ ,id ,name ,root ,text . ,failed) prompt)
@@ -304,7 +306,7 @@ One that has not arrived goes to `qwen-companion-registry-return-function'."
                   (or (alist-get status qwen-companion-registry--failures)
                       (qwen-companion-untrusted-text
                        (or (qwen-companion-registry-receipt-reason payload) "it failed")))))
-        ;; One that is late may have been returned before.
+        ;; A late one may have been returned before.
         (when (or failed (nthcdr 5 prompt))
           (funcall qwen-companion-registry-return-function root text
                    (when (nthcdr 5 prompt) id)))))))

@@ -7,8 +7,9 @@
 ;;; Commentary:
 
 ;; Qwen Code records each conversation.  `qwen-companion-resume' lists those of
-;; the project and starts a CLI that goes on with one.  Of two CLIs in one
-;; conversation the turns of one vanish: so where it is open, it goes on there.
+;; the project and starts a CLI that continues one.  If two CLIs wrote one
+;; conversation, the turns of one would be lost.  So a conversation that is
+;; open continues there.
 
 ;;; Code:
 
@@ -24,10 +25,10 @@
 ;;;###autoload
 (defun qwen-companion-resume (directory &optional newest)
   "Choose a recorded conversation of the project, and start a CLI to continue it.
-If a terminal of this Emacs has it open, go there; if another one has,
-ask whether to end the CLI there first.  With a prefix argument, ask for
-the DIRECTORY.  With NEWEST non-nil, continue the newest conversation.
-At another place, the CLI shows the conversations itself, in its terminal."
+If a terminal of this Emacs has it open, go there; if another one has, ask
+whether to end the CLI there first.  With a prefix argument, ask for the
+DIRECTORY.  With NEWEST non-nil, continue the newest conversation.  On
+another machine, the CLI lists the conversations itself, in its terminal."
   (interactive
    (list (if current-prefix-arg
              (read-directory-name "Conversations in: " nil nil t)
@@ -46,16 +47,16 @@ At another place, the CLI shows the conversations itself, in its terminal."
        'list-recorded (list :directory (file-truename directory))
        (lambda (reply)
          (when reply
-           ;; Nothing asks while a message is handled.
+           ;; A handler of a message must not ask.
            (run-at-time 0 nil #'qwen-companion-resume--offer directory input
                         (qwen-companion-recorded-sessions-sessions reply)
                         newest))))))))
 
 (defun qwen-companion-resume--offer (directory input sessions newest)
-  "Let the user choose one of the recorded SESSIONS of DIRECTORY, and start it.
-INPUT was `num-nonmacro-input-events' then.  Ask nothing after typing since:
-the next keys are meant for something else.  NEWEST is as in
-`qwen-companion-resume'."
+  "Choose one of the recorded SESSIONS of DIRECTORY, and start it.
+INPUT was `num-nonmacro-input-events' at the request.  Ask nothing if the
+user has typed since: the next keys are meant for something else.  NEWEST
+is as in `qwen-companion-resume'."
   (cond
    ((and newest sessions)
     (qwen-companion-resume--continue directory (car sessions)))
@@ -63,7 +64,7 @@ the next keys are meant for something else.  NEWEST is as in
     (message "No conversation was recorded in %s" (abbreviate-file-name directory)))
    ((or (active-minibuffer-window)
         (/= input num-nonmacro-input-events))
-    (message "You have gone on typing; M-x qwen-companion-resume again lists the conversations"))
+    (message "You have typed on; M-x qwen-companion-resume again lists the conversations"))
    (t
     (let* ((choices (cl-loop for session in sessions
                              for number from 1
@@ -72,20 +73,20 @@ the next keys are meant for something else.  NEWEST is as in
                                                     (qwen-companion-recorded-session-prompt
                                                      session)))
                                            session)))
-           ;; By any part of a prompt.
+           ;; The user completes by any part of a prompt.
            (completion-category-defaults
             (cons '(qwen-companion-recorded-session (styles substring))
                   completion-category-defaults))
            (session
             (qwen-companion-completion-read
-             "Go on with: " choices 'qwen-companion-recorded-session
+             "Continue conversation: " choices 'qwen-companion-recorded-session
              (lambda (session)
                (format-time-string
                 "%F %R" (/ (qwen-companion-recorded-session-time session) 1000))))))
       (qwen-companion-resume--continue directory session)))))
 
 (defun qwen-companion-resume--continue (directory recorded)
-  "Go on with the RECORDED conversation, in DIRECTORY or where it is open."
+  "Continue the RECORDED conversation, in DIRECTORY or where it is open."
   (let* ((id (qwen-companion-recorded-session-id recorded))
          (session (qwen-companion-registry-in-conversation id))
          (buffer (and session (qwen-companion-terminal-session-buffer session)))

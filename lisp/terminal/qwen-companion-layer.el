@@ -6,11 +6,11 @@
 
 ;;; Commentary:
 
-;; Terminals in this Emacs get a file of settings below the user's own, by
-;; a variable of the environment (python/qwen_companion/doors/layer.py).
-;; It makes a CLI ask before each edit in modes that do not ask, and
-;; report its activity.  Here are the options for that, these reports in
-;; words, and the choice of a CLI with them.
+;; Terminals in this Emacs get a file of settings below the user's own, by a
+;; variable of the environment (python/qwen_companion/doors/layer.py).  It
+;; makes a CLI ask before each edit in modes that do not ask, and report its
+;; activity.  This file has the options for that, describes the activity, and
+;; reads the choice of a CLI with these descriptions.
 
 ;;; Code:
 
@@ -34,14 +34,14 @@
          t)))
 
 (defvar qwen-companion-layer--guarded t
-  "Whether a CLI asks before an edit when the Python process does not answer.")
+  "Whether a CLI asks before an edit while the Python process does not answer.")
 
 (defun qwen-companion-layer-on-published (payload)
-  "Note in PAYLOAD of the `published' message how CLIs ask before edits."
+  "Note from PAYLOAD of the `published' message how CLIs ask before edits."
   (setq qwen-companion-layer--guarded (qwen-companion-published-guarded payload)))
 
 (defun qwen-companion-layer--unreviewed (session)
-  "Return why edits of SESSION are not reviewed, a word or two, or nil."
+  "Return, in a word or two, why edits of SESSION are not reviewed, or nil."
   (cond
    ((qwen-companion-session-no-hooks session) "no hooks")
    ((not (eq qwen-companion-review-edits 'all-modes))
@@ -50,7 +50,7 @@
 
 (defun qwen-companion-layer-lighter ()
   "Return the mode line's text about CLIs with unreviewed edits, or nil.
-Include how many they are where the edits of others are reviewed."
+Include their number if the edits of other CLIs are reviewed."
   (when-let* (((and qwen-companion-review-edits t))
               (sessions (qwen-companion-backend-sessions)))
     (let ((found (delq nil (mapcar #'qwen-companion-layer--unreviewed sessions))))
@@ -64,7 +64,7 @@ Include how many they are where the edits of others are reviewed."
          'face 'warning 'help-echo #'qwen-companion-layer--unreviewed-help))
        ((not qwen-companion-layer--guarded)
         (propertize " no curl" 'face 'warning
-                    'help-echo "Without the program curl, a CLI takes it for consent when Emacs cannot answer before an edit"))))))
+                    'help-echo "Without the program curl, a CLI makes edits unasked while Emacs does not answer"))))))
 
 (defun qwen-companion-layer--unreviewed-help (&rest _)
   "Return which CLIs write files without a review and why, for `help-echo'."
@@ -80,8 +80,8 @@ Include how many they are where the edits of others are reviewed."
 
 (defun qwen-companion-layer-activity ()
   "Return the most urgent state of the CLIs, a symbol or nil.
-`asking' when one asks in its terminal, else `failed' when the turn of one
-has failed, else `working' when one works."
+It is `asking' if one asks in its terminal, else `failed' if the turn of
+one has failed, else `working' if one works."
   (let ((activities (mapcar (lambda (session)
                               (qwen-companion-cli-state-activity
                                (qwen-companion-session-state session)))
@@ -151,7 +151,7 @@ Sanitise texts of the CLI."
           (qwen-companion-cli-state-todos (qwen-companion-session-state session))))
 
 (defun qwen-companion-layer--quote (text)
-  "Return TEXT, by a user or a CLI, sanitised, cut and in quotes; nil for nil."
+  "Return TEXT, by a user or a CLI, sanitised, cut and in quotes; nil if nil."
   (and text (format "\"%s\"" (qwen-companion-untrusted-text
                               (qwen-companion-untrusted-cut text)))))
 
@@ -175,7 +175,7 @@ Sanitise texts of the CLI."
         (t (format "%.3gM" (/ number 1000000.0)))))
 
 (defun qwen-companion-layer-usage (usage)
-  "Return USAGE, a list, in words by model, or nil where it is nil."
+  "Return USAGE, a list, in words by model; nil if it is nil."
   (and usage
        (mapconcat
         (lambda (model)
@@ -195,17 +195,17 @@ Sanitise texts of the CLI."
         (delete-dups (mapcar #'qwen-companion-usage-model usage)) "; ")))
 
 (defun qwen-companion-layer--waiting-since (session)
-  "Return since when SESSION waits for the user, in ms since the epoch.
-Return infinity if it does not."
+  "Return the time since which SESSION waits for the user, in ms since the epoch.
+Return infinity if it does not wait."
   (let ((state (qwen-companion-session-state session)))
     (or (and (memq (qwen-companion-cli-state-activity state) '(asking failed))
              (qwen-companion-cli-state-since state))
         1.0e+INF)))
 
 (defun qwen-companion-layer-lines (&optional todos)
-  "Return a line about the activity of each connected CLI, or nil for none.
-Those that wait for the user come first, longest first.
-With TODOS non-nil, the list of its to-dos is below it."
+  "Return a line about the activity of each connected CLI; nil without CLIs.
+CLIs that wait for the user come first, the longest waiting at the top.
+If TODOS is non-nil, put its to-dos below each line."
   (let ((now (float-time)))
     (when-let* ((lines
                  (cl-loop for session in (seq-sort-by #'qwen-companion-layer--waiting-since #'<

@@ -6,11 +6,10 @@
 
 ;;; Commentary:
 
-;; A CLI that runs where TRAMP visits files (on another host, as another
-;; user, in a container) is served as one of this machine.  The Python
-;; process opens a pipe to the place, by the program that TRAMP uses, and
-;; runs a relay there.  This file says which places that is done for, and
-;; starts CLIs there; it only takes names of TRAMP apart.
+;; Serves CLIs that run where TRAMP visits files: on another host, as another
+;; user, in a container.  The Python process opens a pipe there, by the program
+;; that TRAMP uses, and runs a relay at its end.  This file decides which hosts
+;; are served, and starts CLIs there; of TRAMP it uses only the names.
 
 ;;; Code:
 
@@ -34,11 +33,12 @@
 (defvar tramp-remote-process-environment)
 
 (defcustom qwen-companion-remote-places nil
-  "Whether the CLIs at other places are served, by place.
-A place is the beginning of TRAMP's names for its files, as \"/ssh:host:\".
-\\[qwen-companion-run] asks about a place that is not in the list.  While
-files of a place with `serve' are open, a relay runs there: nothing is
-installed, and the files that it lays down are removed at its end."
+  "Whether the CLIs on other hosts are served, by host.
+A host is given by the beginning of TRAMP's names for its files, such as
+\"/ssh:host:\".  \\[qwen-companion-run] asks about a host that is not in
+the list.  While files of a host with `serve' are open, a relay runs
+there.  Nothing is installed, and the files that it writes are removed at
+its end."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Place")
                 :value-type (choice (const :tag "Serve its CLIs" serve)
@@ -55,7 +55,7 @@ running relays."
   "The `places' payload sent last.")
 
 (defvar qwen-companion-remote--directories nil
-  "The directories of open buffers at places, (PLACE . PATH), as last seen.")
+  "The directories of open remote buffers, (PLACE . PATH), as last seen.")
 
 (defvar qwen-companion-remote--waiting nil
   "CLIs waiting for their commands from the Python process: (NUMBER . PAYLOAD).
@@ -65,9 +65,9 @@ PAYLOAD is the payload of the `run-at' call.")
   "Timer that updates the mode line while a place is lost, or nil.")
 
 (defvar qwen-companion-remote--terminals 0
-  "How many terminals at places have been numbered.")
+  "Number of the last remote terminal.")
 
-;;; Which places
+;;; The hosts that are served
 
 (defun qwen-companion-remote--hops (place)
   "Return the hops to PLACE for a payload, or nil for an unknown method."
@@ -121,7 +121,7 @@ PAYLOAD is the payload of the `run-at' call.")
                   (sort places #'string<)))))
 
 (defun qwen-companion-remote--update (directories)
-  "Record DIRECTORIES of open buffers, and send the list of wanted places."
+  "Record DIRECTORIES of open buffers, and send the list of hosts to serve."
   (mapc #'qwen-companion-remote--hint (cl-remove-if-not #'file-remote-p directories))
   (setq qwen-companion-remote--directories
         (cl-loop for directory in (sort directories #'string<)
@@ -135,7 +135,7 @@ PAYLOAD is the payload of the `run-at' call.")
   (qwen-companion-remote--send))
 
 (defun qwen-companion-remote--hint (directory)
-  "Say once how CLIs are served in terminals in DIRECTORY, of an unknown place."
+  "Say once how CLIs in terminals of DIRECTORY's unknown host can be served."
   (let ((place (file-remote-p directory)))
     (when (and (not (assoc place qwen-companion-remote-places))
                (cl-some (lambda (buffer)
@@ -151,7 +151,7 @@ PAYLOAD is the payload of the `run-at' call.")
                place)))))
 
 (defun qwen-companion-remote--send ()
-  "Send which places are wanted, if that has changed."
+  "Send the list of hosts to serve, if it has changed."
   (when (or qwen-companion-remote--sent qwen-companion-remote-places)
     (let ((payload (qwen-companion-remote--payload)))
       (setq qwen-companion-remote--sent
@@ -168,12 +168,12 @@ PAYLOAD is the payload of the `run-at' call.")
 
 (defun qwen-companion-remote-check (place)
   "Ask whether to serve the CLIs at PLACE, unless that is known.
-Keep the answer for later sessions of Emacs.  Signal a `user-error' if it
+Save the answer for later sessions of Emacs.  Signal a `user-error' if it
 is no."
   (let ((known (cdr (assoc place qwen-companion-remote-places))))
     (unless known
       (setq known (if (yes-or-no-p
-                       (format "A relay would run at %s while its files are open; it lays a discovery file and settings into ~/.qwen/ide there and removes them at its end.  Serve the CLIs at %s? "
+                       (format "A relay would run at %s while its files are open; it writes a discovery file and settings into ~/.qwen/ide there and removes them at its end.  Serve the CLIs at %s? "
                                place (qwen-companion-places-label place)))
                       'serve 'leave))
       (customize-save-variable 'qwen-companion-remote-places
@@ -184,8 +184,8 @@ is no."
 
 ;;;###autoload
 (defun qwen-companion-serve-place (place leave)
-  "Serve the CLIs at PLACE, that of the current directory, from now on.
-With a prefix argument LEAVE, leave them alone."
+  "Serve the CLIs at PLACE, the host of the current directory, from now on.
+With a prefix argument LEAVE, do not serve them."
   (interactive (list (or (file-remote-p default-directory)
                          (user-error "%s is on this machine, whose CLIs are served anyway"
                                      default-directory))
@@ -197,7 +197,7 @@ With a prefix argument LEAVE, leave them alone."
   (qwen-companion-remote-retry)
   (message (if leave
                "CLIs at %s are not served"
-             "CLIs at %s are served while files of it are open: a relay lays a discovery file and settings into ~/.qwen/ide there and removes them at its end")
+             "CLIs at %s are served while files of it are open: a relay writes a discovery file and settings into ~/.qwen/ide there and removes them at its end")
            place))
 
 ;;;###autoload
@@ -211,8 +211,9 @@ With a prefix argument LEAVE, leave them alone."
 ;;; Running a CLI
 
 (defun qwen-companion-remote-run (directory arguments project)
-  "Start the CLI with ARGUMENTS in DIRECTORY, at a place.
-With PROJECT, in the project that DIRECTORY belongs to."
+  "Start the CLI with ARGUMENTS in DIRECTORY, on another host.
+If PROJECT is non-nil, the relay finds the root of DIRECTORY's project
+first."
   (let ((place (file-remote-p directory))
         (number (cl-incf qwen-companion-remote--terminals)))
     (push (list number
@@ -230,14 +231,14 @@ With PROJECT, in the project that DIRECTORY belongs to."
     (message "Connecting to %s..." place)))
 
 (defun qwen-companion-remote--send-run (cli)
-  "Ask how to run CLI, an element of `qwen-companion-remote--waiting'."
+  "Request the command for CLI, an element of `qwen-companion-remote--waiting'."
   (let ((payload (cdr cli)))
     (qwen-companion-backend-call
      'run-at (cl-loop for key in '(:terminal :place :directory :project :command)
                       append (list key (plist-get payload key))))))
 
 (defun qwen-companion-remote-on-run-command (payload)
-  "Handle the `run-command' call: start the CLI that PAYLOAD is about."
+  "Handle the `run-command' call: start the CLI of PAYLOAD."
   (let* ((number (qwen-companion-run-command-terminal payload))
          (cli (assq number qwen-companion-remote--waiting))
          (error (qwen-companion-run-command-error payload)))
@@ -255,9 +256,9 @@ With PROJECT, in the project that DIRECTORY belongs to."
 
 ;;; The environment of other terminals
 
-;; TRAMP sets what a profile of the place has for each program that it starts
-;; there, so that a CLI started by hand in a shell finds what one of
-;; `qwen-companion-run' finds.
+;; TRAMP sets the variables in a profile of the host for each program that it
+;; starts there.  So a CLI started by hand in a shell has the same environment
+;; as one of `qwen-companion-run'.
 
 (defun qwen-companion-remote--profile (place)
   "Return the name of our connection-local profile for PLACE."
@@ -270,7 +271,7 @@ With PROJECT, in the project that DIRECTORY belongs to."
 
 (defun qwen-companion-remote--set-environment (place variables)
   "Make TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
-Set none at places that TRAMP cannot distinguish."
+Set none on hosts that TRAMP cannot distinguish."
   (qwen-companion-remote--restore-environment place)
   (require 'tramp)
   (let* ((default-directory (concat place "/"))
@@ -289,7 +290,7 @@ Set none at places that TRAMP cannot distinguish."
       (connection-local-set-profiles criteria profile))))
 
 (defun qwen-companion-remote--restore-environment (place)
-  "Have TRAMP set no variables of ours at PLACE."
+  "Remove our variables from the environment of TRAMP at PLACE."
   (let ((profile (qwen-companion-remote--profile place)))
     (setq connection-local-profile-alist (assq-delete-all profile connection-local-profile-alist)
           connection-local-criteria-alist
@@ -297,16 +298,16 @@ Set none at places that TRAMP cannot distinguish."
                    for others = (remq profile profiles)
                    when others collect (cons criteria others)))))
 
-;;; The state of places
+;;; The state of hosts
 
 (defun qwen-companion-remote--reason (place)
-  "Return the reason for the state of PLACE; remote programs may have written it."
+  "Return the reason for the state of PLACE, sanitised."
   (qwen-companion-untrusted-line
    (or (qwen-companion-place-reason (qwen-companion-places-message place)) "")))
 
 (defun qwen-companion-remote-on-place (payload)
-  "Handle the `place' call: note the state of the place in PAYLOAD.
-Show a message when it cannot be reached, or is again."
+  "Handle the `place' call: note the state of the host in PAYLOAD.
+Show a message if it cannot be reached, or is reached again."
   (let* ((place (qwen-companion-place-name payload))
          (state (qwen-companion-place-state payload))
          (known (qwen-companion-places-message place))
@@ -320,7 +321,7 @@ Show a message when it cannot be reached, or is again."
     (when (and (memq state '(failed lost)) (not (memq before '(failed lost connecting))))
       (qwen-companion-backend-notice
        (format "the CLIs at %s are not served: %s%s" place (qwen-companion-remote--reason place)
-               (if (eq state 'lost) "; it is tried again" ""))))
+               (if (eq state 'lost) "; trying again" ""))))
     (when (and (eq state 'failed) (eq before 'connecting))
       (qwen-companion-backend-notice-once
        (format "the CLIs at %s are not served: %s" place (qwen-companion-remote--reason place)))))
@@ -337,7 +338,7 @@ Show a message when it cannot be reached, or is again."
           (run-at-time 1 nil #'qwen-companion-remote--update-lighter))))
 
 (defun qwen-companion-remote-lighter ()
-  "Return the text for the mode line about places that are not served, or \"\"."
+  "Return the text for the mode line about hosts that are not served, or \"\"."
   (mapconcat
    (lambda (place)
      (let* ((message (qwen-companion-places-message place))
@@ -358,7 +359,7 @@ Show a message when it cannot be reached, or is again."
    (qwen-companion-places) ""))
 
 (defun qwen-companion-remote-enable ()
-  "Begin to serve the places of open buffers."
+  "Start serving the hosts of open buffers."
   (add-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update))
 
 (defun qwen-companion-remote-resend ()
@@ -368,7 +369,7 @@ Show a message when it cannot be reached, or is again."
   (mapc #'qwen-companion-remote--send-run (reverse qwen-companion-remote--waiting)))
 
 (defun qwen-companion-remote-disable ()
-  "Serve no place."
+  "Stop serving all hosts."
   (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
   (mapc #'qwen-companion-remote--restore-environment (qwen-companion-places))
   (qwen-companion-places-forget)

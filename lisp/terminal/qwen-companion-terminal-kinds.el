@@ -6,14 +6,13 @@
 
 ;;; Commentary:
 
-;; A table has a row for each terminal emulator of Emacs: term, and the
-;; packages vterm, Eat and Ghostel, which are required when a CLI is started
-;; in them.
+;; The table of the terminal emulators of Emacs: term, and the packages vterm,
+;; Eat and Ghostel, which are required when a CLI is started in them.
 ;;
 ;; A terminal program of the desktop has a template of its command.  A buffer
-;; stands for it in Emacs as long as the program runs.  Reviews work there as
-;; in a terminal of Emacs, and prompts go to the file that the CLI reads them
-;; from.  Commands that type into the terminal do not work there.
+;; represents it in Emacs while the program runs.  Reviews work as in a
+;; terminal of Emacs, and prompts go to the file from which the CLI reads them.
+;; Commands that type into the terminal do not work there.
 
 ;;; Code:
 
@@ -53,8 +52,8 @@ With nil they are shown where `display-buffer' puts them."
 
 (defcustom qwen-companion-terminal-external-command '("xterm" "-e" "%c")
   "The program and arguments that open a terminal of the desktop.
-The element \"%c\" stands for the program and arguments of the CLI, and
-%d in any element for the directory, in which it is also started.  Prompts
+The element \"%c\" stands for the program and arguments of the CLI, and %d
+in any element for the directory, in which it is also started.  Prompts
 can be sent to the CLI if the program runs as long as its terminal."
   :group 'qwen-companion
   :type '(repeat :tag "Program and arguments" string))
@@ -80,10 +79,10 @@ can be sent to the CLI if the program runs as long as its terminal."
              (term-exec buffer (buffer-name buffer) (car command) nil (cdr command))
              (term-char-mode))))
   "Terminal emulators of Emacs: (KIND MODE START PASTE RETURN).
-KIND is the symbol of the library too.  START is called with the buffer
-and the command, in that buffer; PASTE with a text, and RETURN without
-arguments, in a buffer in MODE.  Without the last two, bytes are sent to
-the process.")
+KIND is also the symbol of the library.  START is called with the buffer
+and the command, in that buffer.  PASTE is called with a text, RETURN
+without arguments, in a buffer in MODE.  Without these two, bytes are sent
+to the process.")
 
 (dolist (emulator qwen-companion-terminal-kinds--emulators)
   (cl-pushnew (cadr emulator) qwen-companion-roots-terminal-modes))
@@ -110,12 +109,11 @@ is installed, else term.  For another one, see
   "Lines that Qwen Code 0.24 needs for a question with all answers.")
 
 (defconst qwen-companion-terminal-kinds--least-lines-above 8
-  "Lines that a terminal leaves to the window that it was split from.")
+  "Lines that remain in the window that was split for a terminal.")
 
 (defun qwen-companion-terminal-kinds--grow (window)
-  "Make WINDOW, a new one, high enough for questions of a CLI.
-Leave it alone where the window that it was split from has too few lines
-for that."
+  "Enlarge WINDOW, a new one, for questions of a CLI.
+Do nothing if the window that was split for it would become too small."
   (let ((missing (- qwen-companion-terminal-kinds--least-lines (window-body-height window)))
         (above (window-prev-sibling window)))
     (when (and above
@@ -140,28 +138,28 @@ for that."
 
 (cl-defgeneric qwen-companion-terminal-start (kind buffer command)
   "Run COMMAND, a list of strings, in BUFFER, in a terminal of KIND.
-A method for another KIND, a symbol, shows BUFFER first by
-`qwen-companion-terminal-show'.  The library qwen-companion-terminal-KIND
-is loaded for it if there is one."
+A method for another KIND, a symbol, must first show BUFFER by
+`qwen-companion-terminal-show'.  The library qwen-companion-terminal-KIND,
+if there is one, is loaded before."
   (require kind)
   (qwen-companion-terminal-show buffer)
   (funcall (nth 1 (alist-get kind qwen-companion-terminal-kinds--emulators)) buffer command))
 
 (defun qwen-companion-terminal-kinds-load (kind)
-  "Load the library of others for terminals of KIND, if there is one."
+  "Load the user's library for terminals of KIND, if there is one."
   (unless (or (eq kind 'external)
               (assq kind qwen-companion-terminal-kinds--emulators))
     (require (intern (format "qwen-companion-terminal-%s" kind)) nil t)))
 
 (defun qwen-companion-terminal-kinds--run-in-vterm (buffer command)
-  "Run COMMAND in vterm in BUFFER, the current one, where its directory is."
+  "Run COMMAND in vterm in BUFFER, the current one, on the host of its directory."
   (let* ((vterm-shell (mapconcat #'shell-quote-argument command " "))
          (vterm-tramp-shells
           (list (list (file-remote-p default-directory 'method) vterm-shell))))
     (pcase-let ((`(,left . ,right) (window-margins)))
       (unless (display-graphic-p)
-        ;; vterm starts its program one column wider than what a text
-        ;; terminal shows: it forgets the column of the continuation sign.
+        ;; vterm starts its program one column wider than a text terminal
+        ;; shows: it forgets the column of the continuation sign.
         (set-window-margins nil left (1+ (or right 0))))
       ;; At vterm's least width of 80, narrower windows would cut the lines of the CLI.
       (let ((vterm-min-window-width 1))
@@ -173,7 +171,7 @@ is loaded for it if there is one."
 
 (defun qwen-companion-terminal-kinds--vterm-ended (sentinel process event)
   "Run vterm's SENTINEL with PROCESS and EVENT.
-Keep the buffer of a CLI that has failed, so that its output is readable."
+If the CLI has failed, keep its buffer, so that the output is readable."
   (let ((vterm-kill-buffer-on-exit
          (and vterm-kill-buffer-on-exit
               (eql 0 (process-exit-status process)))))
@@ -184,38 +182,38 @@ Keep the buffer of a CLI that has failed, so that its output is readable."
   (ghostel-mode)
   ;; The buffer keeps its name.
   (setq-local ghostel-buffer-name-function nil)
-  ;; A process of Emacs: of another, Emacs does not tell its CLI's id, by which
-  ;; a session finds its terminal.
+  ;; Make it a process of Emacs: otherwise Emacs does not know the CLI's
+  ;; process id, by which a session finds its terminal.
   (let ((ghostel-use-native-pty nil))
     (ghostel-exec buffer (car command) (cdr command))))
 
 ;;; Typing
 
 (defun qwen-companion-terminal-kinds-paste (text)
-  "Paste TEXT into the terminal in the current buffer, be it ours or not."
+  "Paste TEXT into the terminal in the current buffer, ours or not."
   (if-let* ((paste (nth 2 (qwen-companion-terminal-kinds--of-buffer))))
       (funcall paste text)
     (process-send-string (get-buffer-process (current-buffer))
                          (concat "\e[200~" text "\e[201~"))))
 
 (defun qwen-companion-terminal-kinds-return ()
-  "Press return in the terminal in the current buffer, be it ours or not."
+  "Press return in the terminal in the current buffer, ours or not."
   (if-let* ((return (nth 3 (qwen-companion-terminal-kinds--of-buffer))))
       (funcall return)
     (process-send-string (get-buffer-process (current-buffer)) "\r")))
 
 (defun qwen-companion-terminal-kinds--of-buffer ()
-  "Return the (MODE START PASTE RETURN) of the terminal in the current buffer."
+  "Return the row (MODE START PASTE RETURN) of the terminal in the current buffer."
   (cdr (cl-find-if #'derived-mode-p qwen-companion-terminal-kinds--emulators :key #'cadr)))
 
-;;; Outside of Emacs
+;;; Terminals outside of Emacs
 
 (defvar-local qwen-companion-terminal-outside nil
-  "Non-nil in a buffer that stands for a terminal outside of Emacs.
-The process of the buffer is that of the terminal; it shows no text of it.")
+  "Non-nil in a buffer that represents a terminal outside of Emacs.
+Its process is that of the terminal; the buffer does not show its text.")
 
 (cl-defmethod qwen-companion-terminal-start ((_kind (eql external)) buffer command)
-  "Run COMMAND in a terminal of the desktop; BUFFER stands for it."
+  "Run COMMAND in a terminal of the desktop, represented by BUFFER."
   (let* ((directory (directory-file-name default-directory))
          (words (cl-loop for word in qwen-companion-terminal-external-command
                          if (equal word "%c") append command
@@ -231,7 +229,7 @@ The process of the buffer is that of the terminal; it shows no text of it.")
         (insert (format "The CLI in %s runs in %s, outside of Emacs.\n\n"
                         (abbreviate-file-name directory) (car words))
                 (substitute-command-keys
-                 "\\[qwen-companion-ask] sends a prompt to it.  It goes on when this buffer is killed.\n\n")))
+                 "\\[qwen-companion-ask] sends a prompt to it.  Killing this buffer does not end it.\n\n")))
       (add-hook 'kill-buffer-hook #'qwen-companion-terminal-kinds--detach nil t))
     (qwen-companion-programs-start-for-user
      :name (format "qwen terminal: %s" (file-name-nondirectory directory))
@@ -247,8 +245,8 @@ Emacs would send it SIGHUP, which ends some terminals."
     (set-process-buffer process nil)))
 
 (defun qwen-companion-terminal-kinds--outside-ended (process event)
-  "Kill the buffer of the terminal PROCESS which has ended with EVENT.
-Keep it when the program has failed, so that its output is readable."
+  "Kill the buffer of the terminal PROCESS, which has ended with EVENT.
+If the program has failed, keep it, so that the output is readable."
   (when-let* (((not (process-live-p process)))
               (buffer (process-buffer process))
               ((buffer-live-p buffer)))

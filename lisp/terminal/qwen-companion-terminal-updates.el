@@ -6,12 +6,12 @@
 
 ;;; Commentary:
 
-;; A CLI draws its screen anew several times a second, and marks the begin and
+;; A CLI redraws its screen several times a second, and marks the beginning and
 ;; the end of each update (synchronized output, mode 2026).  Emacs reads an
-;; update in pieces of 4 KB and may redisplay between two, when the screen has
-;; been cleared and not yet filled: it flickers.  vterm, Eat and term do not
-;; know the marks, so we hold an update back until it is whole.
-;; bench/terminals.py measures what that changes.
+;; update in pieces of 4 KB and may redisplay between two of them, when the
+;; screen is cleared and not yet filled: it flickers.  vterm, Eat and term
+;; ignore the marks, so this file holds an update back until it is complete.
+;; bench/terminals.py measures the effect.
 
 ;;; Code:
 
@@ -19,14 +19,14 @@
 (require 'subr-x)
 
 (defconst qwen-companion-terminal-updates--limit 0.2
-  "Seconds for which the begin of an update waits for its end.")
+  "Seconds after which an incomplete update is passed on.")
 
 (defconst qwen-companion-terminal-updates--mark "\e\\[\\?2026\\([hl]\\)"
-  "Matches the begin of an update, with an h, or the end, with an l.")
+  "Matches the beginning of an update, with an h, or its end, with an l.")
 
 (cl-defstruct (qwen-companion-terminal-updates--begun
                (:constructor qwen-companion-terminal-updates--make-begun))
-  "The TEXT of an update without end, and the TIMER that passes it on."
+  "The TEXT of an incomplete update, and the TIMER that passes it on."
   (text "") timer)
 
 (defun qwen-companion-terminal-coalesce-screen-updates (process)
@@ -45,7 +45,7 @@
     (when (and timer (or (> whole 0) (string-empty-p rest)))
       (cancel-timer timer)
       (setq timer nil))
-    ;; The begin alone draws nothing: it may wait.
+    ;; The mark of the beginning alone draws nothing, so it may wait.
     (when (and (not timer) (length> rest (length "\e[?2026h")))
       (setq timer (run-at-time qwen-companion-terminal-updates--limit nil
                                #'qwen-companion-terminal-updates--flush
@@ -64,7 +64,7 @@
       (funcall filter process text))))
 
 (defun qwen-companion-terminal-updates--whole (text)
-  "Return the length of the part of TEXT before an update without end."
+  "Return the length of the part of TEXT before an incomplete update."
   (let ((from 0)
         (begin nil))
     (while (string-match qwen-companion-terminal-updates--mark text from)

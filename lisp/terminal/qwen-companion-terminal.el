@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; Gives the terminals of this Emacs the environment by which a CLI finds
-;; the companion, and starts `qwen' in one of them.
+;; Sets the environment of this Emacs's terminals, by which a CLI finds the
+;; companion, and starts `qwen' in one of them.
 ;;
-;; A CLI looks for its editor once, when it starts.  So `qwen-companion-run'
+;; A CLI searches for its editor once, when it starts.  So `qwen-companion-run'
 ;; opens the terminal only when the discovery files name its project.
 
 ;;; Code:
@@ -34,17 +34,18 @@
 
 (defcustom qwen-companion-approval-mode nil
   "Approval mode in which `qwen-companion-run' starts the CLI.
-With nil the CLI follows its own settings; a fresh Qwen Code starts in
-\"auto\".  What is reviewed there, `qwen-companion-review-edits' says.  In
-\"default\" each change of a file is reviewed and each command is asked
-about; in \"auto-edit\" and \"yolo\" nothing is, unless
-`qwen-companion-review-edits' is `all-modes'."
+If nil, the CLI follows its own settings; a fresh Qwen Code starts in
+\"auto\", see `qwen-companion-review-edits' for the reviews in that mode.
+In \"default\" the CLI asks before each change of a file, which is
+reviewed, and each command.  In \"auto-edit\" and \"yolo\" nothing is
+reviewed unless `qwen-companion-review-edits' is `all-modes'."
   :group 'qwen-companion
   :type '(choice (const "default") (const "plan") (const "auto-edit")
                  (const "auto") (const "yolo")
                  (const :tag "As the CLI is configured" nil)
                  (string :tag "Other"))
-  ;; A project may make the CLI ask more than the user's own value does, never less.
+  ;; A project may make the CLI ask more than the user's own value does, never
+  ;; less.
   :safe (lambda (value)
           (let ((own (default-value 'qwen-companion-approval-mode)))
             (or (equal value own)
@@ -52,17 +53,17 @@ about; in \"auto-edit\" and \"yolo\" nothing is, unless
                 (and (equal value "default") (not (equal own "plan")))))))
 
 (defcustom qwen-companion-terminal-editor t
-  "Non-nil means that the editor of CLIs in terminals is this Emacs.
-That holds for those that we start while the server of Emacs runs, see
-`server-start'.  It is for a prompt that is typed in Qwen Code and to be
-edited, and the like; proposals come to Emacs in any case."
+  "Non-nil means that this Emacs is the editor of CLIs in its terminals.
+A CLI opens an editor for a prompt that you want to edit, for example;
+proposals come to Emacs in any case.  This needs the server of Emacs, see
+`server-start', before the CLI starts."
   :group 'qwen-companion
   :type 'boolean)
 
 ;;; Environment
 
 (defvar qwen-companion-terminal--saved nil
-  "The variables we have set: (NAME VALUE . VALUE-BEFORE-OR-NIL).")
+  "The variables we have set: (NAME VALUE . PREVIOUS-VALUE-OR-NIL).")
 
 (defun qwen-companion-terminal--getenv (name)
   "Return the value of NAME for all processes started from now on."
@@ -71,12 +72,13 @@ edited, and the like; proposals come to Emacs in any case."
 
 (defun qwen-companion-terminal--setenv (name value)
   "Set NAME to VALUE for all processes started from now on.
-A nil VALUE removes it.  Buffers with an environment of their own keep it."
+If VALUE is nil, remove it.  Buffers with a local environment keep theirs."
   (setq-default process-environment
                 (let ((process-environment
                        (copy-sequence (default-value 'process-environment))))
                   (setenv name value)
-                  ;; A bare name would hide the value of a frame or a parent.
+                  ;; A name without "=" would hide the value of a frame or a
+                  ;; parent.
                   (delete name process-environment))))
 
 (defun qwen-companion-terminal-set-environment (variables)
@@ -119,15 +121,15 @@ Restore those that were set before and are not among VARIABLES."
 ;;; Terminals of the connected CLIs
 
 (defvar-local qwen-companion-terminal-number nil
-  "Number of this terminal, whose CLI runs at another place; else nil.")
+  "Number of this terminal if its CLI runs on another host; else nil.")
 
 (defun qwen-companion-terminal-session-buffer (session)
   "Return the live buffer of the terminal of SESSION, or nil.
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
-of the nearest process of this Emacs above the CLI, be it a terminal, a
-shell or another.  There is none for a CLI in a tmux, or in a terminal
-that this Emacs has not started, or whose process is not known.  That of
-a CLI at another place is a terminal of that place."
+of the nearest process of this Emacs above the CLI: a terminal, a shell or
+another.  A CLI on another host has a terminal there.  There is no buffer
+for a CLI in tmux, in a terminal that this Emacs has not started, or with
+an unknown process."
   (let ((place (qwen-companion-session-place session))
         (number (qwen-companion-session-terminal session)))
     (cl-flet ((there-p (buffer)
@@ -154,8 +156,8 @@ a CLI at another place is a terminal of that place."
 
 (defun qwen-companion-terminal-cli-name (id name)
   "Return NAME of the CLI of the session ID, distinguished from others.
-If another connected CLI is of the same kind and version, the directory of
-this one stands in place of the version, or else its terminal or process."
+If another connected CLI is of the same kind and version, replace the
+version by the directory of this one, or else by its terminal or process."
   (let* ((session (qwen-companion-backend-session id))
          (kind (lambda (each)
                  (list (qwen-companion-session-client each) (qwen-companion-session-version each))))
@@ -178,7 +180,8 @@ this one stands in place of the version, or else its terminal or process."
 
 (defun qwen-companion-terminal-conversation-here ()
   "Return the conversation of the CLI in the terminal of this buffer, or nil.
-One at another place is named with that: any here may have its number."
+The id of a remote one includes its host, as a local one may have the same
+number."
   (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
                                 :key #'qwen-companion-terminal-session-buffer))
               (conversation (qwen-companion-cli-state-conversation
@@ -186,12 +189,12 @@ One at another place is named with that: any here may have its number."
     (string-join (delq nil (list conversation (qwen-companion-session-place session))) " ")))
 
 (defconst qwen-companion-terminal--paste-pause 0.5
-  "Seconds between a text that is pasted and the key that sends it.
-A CLI takes a return that comes sooner for a part of the text.")
+  "Seconds between pasting a text and the key that sends it.
+A CLI treats an earlier return as a part of the text.")
 
 (defun qwen-companion-terminal-send-prompt (buffer prompt)
   "Paste PROMPT into the terminal BUFFER and send it there with return.
-Control characters in it, which could end the paste, are left out."
+Leave out control characters, which could end the paste."
   (let ((text (replace-regexp-in-string "[\u0000-\u0008\u000B-\u001F\u007F-\u009F]" ""
                                         prompt t t))
         (process (get-buffer-process buffer)))
@@ -202,13 +205,13 @@ Control characters in it, which could end the paste, are left out."
                  #'qwen-companion-terminal--send-return buffer)))
 
 (defun qwen-companion-terminal-retry (buffer)
-  "Press the key by which the Qwen Code in BUFFER sends a failed request again."
+  "Press the key by which the Qwen Code in BUFFER repeats a failed request."
   (with-current-buffer buffer
     (qwen-companion-terminal--press "\C-y")))
 
 (defun qwen-companion-terminal--press (key)
   "Send KEY, a string, to the program in this terminal.
-Signal a `user-error' where none runs."
+Signal a `user-error' if none runs."
   (let ((process (get-buffer-process (current-buffer))))
     (when (or qwen-companion-terminal-outside (not (process-live-p process)))
       (user-error "No program runs in this buffer"))
@@ -231,26 +234,26 @@ Signal a `user-error' where none runs."
 
 ;;;###autoload
 (defun qwen-companion-terminal-escape ()
-  "Send Esc to the program in this terminal, as to stop what a CLI does.
-In `emacs -nw' the key Esc is the prefix for Meta, and does not get there."
+  "Send Esc to the program in this terminal, for example to stop a CLI.
+In `emacs -nw' the key Esc is the prefix for Meta and does not reach it."
   (interactive)
   (qwen-companion-terminal--press "\e"))
 
 ;;; Waiting for the discovery files
 
 (defvar qwen-companion-terminal--waiting nil
-  "CLIs that start when the files name their directories.
-They are lists of arguments for `qwen-companion-terminal--open'.")
+  "CLIs to start once the discovery files name their directories.
+Each is a list of arguments for `qwen-companion-terminal--open'.")
 
 (defvar qwen-companion-terminal--events nil
-  "The `num-nonmacro-input-events' when what runs now was asked for, if before.")
+  "Value of `num-nonmacro-input-events' at the user's command, if that was before.")
 
 (defvar qwen-companion-terminal-clis nil
   "Commands of the CLIs that were chosen for directories: (DIRECTORY . COMMAND).
-In others `qwen-companion-qwen-command' is run.")
+In other directories, `qwen-companion-qwen-command' is run.")
 
 (defun qwen-companion-terminal-published ()
-  "Start the CLIs that waited for the discovery files to name their roots."
+  "Start the waiting CLIs whose roots the discovery files now name."
   (dolist (cli (reverse qwen-companion-terminal--waiting))
     (when (qwen-companion-roots-published-p (car cli))
       (setq qwen-companion-terminal--waiting
@@ -276,13 +279,13 @@ In others `qwen-companion-qwen-command' is run.")
 
 (defvar-local qwen-companion-terminal-arguments nil
   "Arguments with which the CLI of this terminal buffer was started.
-Those from the options are not among them.")
+Those from the options are not included.")
 
 (defvar-local qwen-companion-terminal-prompt-file nil
   "File from which the CLI of this terminal buffer reads prompts, nil for none.")
 
 (defvar qwen-companion-terminal--prompt-files 0
-  "How many files of prompts have been named.")
+  "Number of the last prompt file.")
 
 (defvar qwen-companion-terminal-opened-hook nil
   "Hook run in the buffer of a terminal in which a CLI has been started.")
@@ -308,7 +311,7 @@ Those from the options are not among them.")
    (qwen-companion-terminal-buffers)))
 
 (defun qwen-companion-terminal--live-p (buffer)
-  "Return non-nil when the program of the terminal BUFFER is running."
+  "Return non-nil if the program of the terminal BUFFER is running."
   (process-live-p (get-buffer-process buffer)))
 
 (defun qwen-companion-terminal--buffer-for (directory)
@@ -318,7 +321,7 @@ Those from the options are not among them.")
 
 (defun qwen-companion-terminal-program ()
   "Return the program of the CLI and its arguments, `qwen-companion-qwen-command'.
-Signal a `user-error' that says what is missing when there is no program."
+Signal a `user-error' if the program is missing."
   (let ((program (car qwen-companion-qwen-command)))
     (unless (and program (qwen-companion-programs-find program))
       (user-error "No program `%s' found; install it with `npm install -g @qwen-code/qwen-code', or customize `qwen-companion-qwen-command'"
@@ -327,7 +330,7 @@ Signal a `user-error' that says what is missing when there is no program."
 
 (defun qwen-companion-terminal-command ()
   "Return the program and arguments to run.
-Signal a `user-error' that says what is missing when there is no program."
+Signal a `user-error' if the program is missing."
   (append (qwen-companion-terminal-program)
           (when qwen-companion-approval-mode
             (list "--approval-mode" qwen-companion-approval-mode))))
@@ -336,9 +339,9 @@ Signal a `user-error' that says what is missing when there is no program."
   "The first version of Qwen Code that reads prompts from a file.")
 
 (defun qwen-companion-terminal--reads-prompts-p (program)
-  "Return non-nil when PROGRAM is a Qwen Code with the option `--input-file'.
-Another would not start with the option for it.  The version is that in
-the description of the package of which PROGRAM is a link."
+  "Return non-nil if PROGRAM is a Qwen Code with the option `--input-file'.
+Others fail to start with an unknown option.  Read the version from the
+package description beside the target of PROGRAM, a link."
   (let* ((true (file-truename (or (qwen-companion-programs-find program) program)))
          (description (expand-file-name "package.json" (file-name-directory true))))
     (and (file-readable-p description)
@@ -351,7 +354,7 @@ the description of the package of which PROGRAM is a link."
 
 (defun qwen-companion-terminal--new-prompt-file (program)
   "Return a name for the prompt file of PROGRAM, nil if it has none.
-The file is not made yet: a CLI skips any text in it from before its start."
+Do not create the file: a CLI skips its text from before the start."
   (when-let* ((spool (qwen-companion-backend-spool))
               ((qwen-companion-terminal--reads-prompts-p program)))
     (expand-file-name (format "prompts-%d" (cl-incf qwen-companion-terminal--prompt-files))
@@ -359,7 +362,8 @@ The file is not made yet: a CLI skips any text in it from before its start."
 
 (defun qwen-companion-terminal--file-arguments (file)
   "Return arguments for FILE as the prompt file of a CLI, nil for none.
-They also name a file for its events, made here for its user alone."
+They also name a file for its events; create that, readable by its user
+only."
   (when file
     (let ((events (concat file "-events")))
       (with-file-modes #o600
@@ -372,8 +376,8 @@ They also name a file for its events, made here for its user alone."
       (if (locate-library "vterm") 'vterm 'term)))
 
 (defun qwen-companion-terminal-open-at (directory arguments command number)
-  "Start a CLI with ARGUMENTS in DIRECTORY, at another place, in a terminal.
-COMMAND is what to run here for that, and NUMBER that of the terminal."
+  "Start a CLI with ARGUMENTS in DIRECTORY, on another host, in a terminal.
+COMMAND is the local command for that, and NUMBER that of the terminal."
   (qwen-companion-terminal--remove-ended directory)
   (let ((buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
         (kind (qwen-companion-terminal--kind)))
@@ -407,16 +411,18 @@ which envrc and direnv make local to buffers."
 
 (defun qwen-companion-terminal--open (directory &optional arguments events environment)
   "Start the CLI with ARGUMENTS in a terminal in DIRECTORY; select its window.
-Stay in the selected one if there was input after so many EVENTS, unless nil.
-ENVIRONMENT is the CLI's, by default that of the current buffer.  Kill the
-terminals there whose CLI has ended."
+Do not select it if there was input after so many EVENTS, unless that is
+nil.  ENVIRONMENT is the CLI's, by default that of the current buffer.
+Kill the terminals there whose CLI has ended."
   (qwen-companion-terminal--remove-ended directory)
   (let ((stay (and events (/= events num-nonmacro-input-events) (selected-window)))
         (environment (or environment (qwen-companion-terminal--environment))))
-    ;; The variables are not local to this buffer, so the bindings hold in all others too.
+    ;; The variables are not local to this buffer, so the bindings hold in all
+    ;; others too.
     (with-temp-buffer
       (let* ((exec-path (car environment))
-             ;; Ours are those of now: when the CLI was asked for they may not have been there.
+             ;; Use the current values of our variables: they may not have been
+             ;; set at the user's command.
              (process-environment (append (qwen-companion-terminal--variables)
                                           (cdr environment)))
              (process-environment (append (qwen-companion-terminal--editor-variables)
@@ -455,7 +461,7 @@ The CLI reads prompts from FILE, nil for none."
 
 (defun qwen-companion-terminal--options (directory)
   "Return the terminal and the command for DIRECTORY: (KIND PROGRAM . ARGUMENTS).
-Values in its .dir-locals.el count if they are safe; nothing is asked."
+Use safe values in its .dir-locals.el, without asking."
   (with-temp-buffer
     (setq default-directory (file-name-as-directory directory))
     (let ((enable-local-variables :safe))
@@ -466,8 +472,8 @@ Values in its .dir-locals.el count if they are safe; nothing is asked."
 
 (defun qwen-companion-terminal--editor-variables ()
   "Return the variables that make this Emacs a CLI's editor, if wanted.
-A CLI takes the whole variable for the program's name, so the server is
-named by a variable of its own."
+A CLI reads the whole variable as a program's name, so another variable
+names the server."
   (when-let* (((and qwen-companion-terminal-editor
                     (featurep 'server)
                     (process-live-p server-process)))
@@ -482,13 +488,13 @@ named by a variable of its own."
 
 (defun qwen-companion-terminal-here ()
   "Return the directory of this terminal's CLI, or else that of the project.
-The name has no slash at its end."
+The name has no final slash."
   (directory-file-name
    (expand-file-name (or qwen-companion-terminal-directory
                          (qwen-companion-roots-here)))))
 
 (defun qwen-companion-terminal-recent (directory)
-  "Return the terminals of DIRECTORY, that used last first."
+  "Return the terminals of DIRECTORY, the last used first."
   (seq-filter (lambda (buffer)
                 (equal directory
                        (buffer-local-value 'qwen-companion-terminal-directory buffer)))
@@ -501,8 +507,9 @@ The name has no slash at its end."
 
 (defun qwen-companion-terminal-open (directory &optional arguments)
   "Start the CLI in a terminal in DIRECTORY, a name without final slash.
-ARGUMENTS are further ones of the CLI.  The terminal opens when the
-discovery files name DIRECTORY; after more input it is shown and not selected."
+ARGUMENTS are further arguments of the CLI.  The terminal opens when the
+discovery files name DIRECTORY; after more input it is shown, not
+selected."
   (cl-pushnew (list directory arguments
                     (or qwen-companion-terminal--events num-nonmacro-input-events)
                     (qwen-companion-terminal--environment))
@@ -512,8 +519,8 @@ discovery files name DIRECTORY; after more input it is shown and not selected."
 
 (defun qwen-companion-terminal-replace (buffer windows directory arguments)
   "Start a CLI with ARGUMENTS in DIRECTORY in place of that in BUFFER.
-Its program has ended.  Its windows show the new terminal, or if BUFFER is
-dead those of WINDOWS that are live; the selected window stays."
+Its program has ended.  Show the new terminal in its windows, or if BUFFER
+is dead in the live ones of WINDOWS; the selected window stays."
   (let* ((windows (if (buffer-live-p buffer)
                       (get-buffer-window-list buffer nil t)
                     windows))
@@ -548,10 +555,10 @@ Another CLI of the same kind can be started with them."
 
 (defun qwen-companion-terminal-in-worktrees (directory names start)
   "Call START with each of the worktrees NAMES of DIRECTORY's repository.
-They are below .qwen/worktrees of the main tree; git makes those that are
-not there, one after the other, from the commit in DIRECTORY.  Return at
-once, in words what they will lack.  Signal a `user-error' where git cannot
-make one."
+They are below .qwen/worktrees of the main tree.  Git creates the missing
+ones, one after the other, from the commit in DIRECTORY.  Return at once,
+with a text about changes that they lack.  Signal a `user-error' if git
+cannot create one."
   (let* ((main (qwen-companion-terminal--main-tree directory))
          (events num-nonmacro-input-events)
          (files (qwen-companion-terminal--git directory "status" "--porcelain" "-z" "--no-renames"
@@ -583,30 +590,30 @@ make one."
       (next))
     (if (= count 0)
         ""
-      (format ", without what is not committed (%d file%s)" count (if (= count 1) "" "s")))))
+      (format ", without uncommitted changes (%d file%s)" count (if (= count 1) "" "s")))))
 
 (defun qwen-companion-terminal--main-tree (directory)
-  "Return the main work tree of the repository that DIRECTORY is in.
-Signal a `user-error' where git cannot make another one."
+  "Return the main work tree of the repository of DIRECTORY.
+Signal a `user-error' if git cannot create another one."
   (let ((top (qwen-companion-terminal--git directory "rev-parse" "--show-toplevel"))
         (trees (qwen-companion-terminal--git directory "worktree" "list" "--porcelain" "-z")))
     (unless top
       (user-error "%s is in no git repository with a work tree; git init makes one"
                   (abbreviate-file-name directory)))
     (unless (qwen-companion-terminal--git directory "rev-parse" "--verify" "--quiet" "HEAD")
-      (user-error "The repository has no commit yet, at which a worktree could begin; commit first"))
+      (user-error "The repository has no commit to start a worktree from; commit first"))
     (unless trees
       (user-error "Git cannot list worktrees; git 2.36 or later can"))
     (if (string-match "\\`worktree \\([^\0]*\\)\0HEAD" trees)
         (let ((main (match-string 1 trees)))
-          ;; Of a submodule git names the directory of the repository.
+          ;; For a submodule, git names the directory of the repository.
           (or (qwen-companion-terminal--git main "rev-parse" "--show-toplevel") main))
       ;; The repository is bare.
       top)))
 
 (defun qwen-companion-terminal-run-git (directory then &rest arguments)
   "Run git with ARGUMENTS in DIRECTORY; return at once.
-Call THEN when it has succeeded; else say why not."
+When it has ended, call THEN, or show its error if it has failed."
   (let ((buffer (generate-new-buffer " *qwen-companion git*")))
     (qwen-companion-programs-start
      :name "qwen-companion-git" :buffer buffer :noquery t :connection-type 'pipe
@@ -621,7 +628,7 @@ Call THEN when it has succeeded; else say why not."
              (message "git failed: %s" (qwen-companion-untrusted-line text)))))))))
 
 (defun qwen-companion-terminal--git (directory &rest arguments)
-  "Return the output of git with ARGUMENTS in DIRECTORY, nil where it fails."
+  "Return the output of git with ARGUMENTS in DIRECTORY, nil if it fails."
   (with-temp-buffer
     (when (eql 0 (ignore-errors
                    (apply #'qwen-companion-programs-call
@@ -635,8 +642,7 @@ Call THEN when it has succeeded; else say why not."
 
 (defun qwen-companion-terminal--mention (file)
   "Paste FILE as a mention into the terminal of the current buffer.
-For a CLI at another place, a file from elsewhere that is not shared is
-copied there first."
+For a CLI on another host, first copy a file that it cannot read there."
   (let* ((directory qwen-companion-terminal-directory)
          (place (file-remote-p directory)))
     (unless (equal (file-remote-p file) place)
@@ -649,13 +655,13 @@ copied there first."
                      (qwen-companion-quote-relative-name file directory))))))
 
 (defun qwen-companion-terminal--copy (file directory)
-  "Copy FILE to a temporary one, for its user alone, where DIRECTORY is.
-Return the name of the copy, which goes with the current buffer."
+  "Copy FILE to a temporary file on the host of DIRECTORY, for its user alone.
+Return the name of the copy, which is deleted with the current buffer."
   (let* ((default-directory (file-name-as-directory directory))
          (copy (make-nearby-temp-file "qwen-" nil (file-name-extension file t))))
     (add-hook 'kill-buffer-hook
               (lambda ()
-                ;; Not worth connecting again.
+                ;; Not worth a new connection.
                 (let ((non-essential t))
                   (ignore-errors (delete-file copy))))
               nil t)
@@ -673,7 +679,7 @@ Return the name of the copy, which goes with the current buffer."
 
 ;;;###autoload
 (defun qwen-companion-paste-image ()
-  "Put the image of the clipboard into a file and mention that in the CLI's prompt.
+  "Save the clipboard's image in a file and mention that in the CLI's prompt.
 The CLI is that of this terminal, or else of the project."
   (interactive)
   (let* ((buffer (if qwen-companion-terminal-directory

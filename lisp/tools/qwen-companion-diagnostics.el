@@ -7,8 +7,8 @@
 
 ;; After an agent's edit of a visited file, the file is checked again, even if
 ;; no window shows it, and problems added by the edit are reported to the
-;; model.  Problems are compared by their words, not by their lines, as lines
-;; move.
+;; model.  Problems are compared by their messages, not by their lines, as
+;; lines move.
 ;;
 ;; With a prompt, the model is told of unsaved text and of errors in the file
 ;; in focus.
@@ -30,11 +30,11 @@
 (declare-function flymake-start "flymake" (&optional deferred force))
 (declare-function flycheck-buffer "ext:flycheck" ())
 
-;;; What an edit has caused
+;;; The problems added by an edit
 
 (defun qwen-companion-diagnostics-place (problem path &optional limit)
-  "Return PROBLEM in the file PATH as a part of an answer.
-Its message is cut after LIMIT characters when that is non-nil."
+  "Return PROBLEM in the file PATH as an item of an answer.
+Cut its message after LIMIT characters if that is non-nil."
   (qwen-companion-tools-place
    path
    (qwen-companion-problem-line problem)
@@ -57,13 +57,14 @@ Neither flymake nor flycheck announces a check without changes.")
 
 (defvar-local qwen-companion-diagnostics--before nil
   "The problems known when an agent began to edit the file of this buffer.
-The value is (TICK KNOWN WAIT . PROBLEMS); KNOWN is nil if nothing had been
-checked, WAIT waits for the report of a language server, or is nil.")
+The value is (TICK KNOWN WAIT . PROBLEMS).  KNOWN is nil if nothing had
+been checked.  WAIT is a `qwen-companion-servers--wait' for the report of
+a language server, or nil.")
 
 (defun qwen-companion-diagnostics-on-edit-begins (payload)
-  "Handle the `edit-begins' message PAYLOAD: note the problems there are.
-That cannot wait, as the file is about to change.  Return non-nil when a
-buffer that is checked visits the file."
+  "Handle the `edit-begins' message PAYLOAD: note the current problems.
+This cannot be delayed, as the file is about to change.  Return non-nil if
+a buffer that is checked visits the file."
   (when-let* ((buffer (qwen-companion-diagnostics--buffer
                        (qwen-companion-edit-begins-path payload))))
     (with-current-buffer buffer
@@ -85,7 +86,7 @@ buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--check ()
   "Start the checkers of the current buffer.
-Checkers with reports of a language server use these at once."
+Checkers based on reports of a language server use these at once."
   (when (bound-and-true-p flymake-mode)
     (flymake-start))
   (when (bound-and-true-p flycheck-mode)
@@ -98,8 +99,8 @@ Checkers with reports of a language server use these at once."
 
 (defun qwen-companion-diagnostics--after (buffer finish)
   "Call FINISH with the problems that an edit has added to BUFFER.
-That is once the text has changed and the checkers have reported on it,
-or after `qwen-companion-diagnostics--wait' seconds."
+Do so once the text has changed and the checkers have reported on it, or
+after `qwen-companion-diagnostics--wait' seconds."
   (pcase-let ((`(,tick ,_ ,wait . ,before)
                (buffer-local-value 'qwen-companion-diagnostics--before buffer))
               (end (+ (float-time) qwen-companion-diagnostics--wait))
@@ -112,8 +113,9 @@ or after `qwen-companion-diagnostics--wait' seconds."
          (reported-p ()
            (or (not wait)
                (qwen-companion-servers-settled-p wait)
-               ;; A server that is asked for its reports publishes none.  Else
-               ;; a report on another file may show the old problems anew.
+               ;; A server that answers requests for reports publishes none.
+               ;; Otherwise a report on another file may repeat the old
+               ;; problems.
                (and (not (qwen-companion-servers-publishes-p wait))
                     (not (equal first (qwen-companion-diagnostics--raw))))))
          (look ()
@@ -126,14 +128,16 @@ or after `qwen-companion-diagnostics--wait' seconds."
                  (qwen-companion-servers-send-text)
                  (qwen-companion-diagnostics--check)
                  (setq first (qwen-companion-diagnostics--raw)))
-               ;; The time left is longer than at first when the clock was set back.
+               ;; If the clock was set back, the time left is longer than at
+               ;; first.
                (if (not (or (not (< 0 (- end (float-time)) (1+ qwen-companion-diagnostics--wait)))
                             (and started
                                  (not (qwen-companion-problems-pending-p))
                                  (reported-p))))
                    (run-at-time qwen-companion-diagnostics--poll nil
                                 #'qwen-companion-timers-call #'look)
-                 ;; A check may read the reports of a server only when it begins.
+                 ;; A checker may read the reports of a server only when it
+                 ;; begins.
                  (when wait
                    (qwen-companion-diagnostics--check))
                  (finish (and started
@@ -161,7 +165,7 @@ or after `qwen-companion-diagnostics--wait' seconds."
                   after)))
 
 (defun qwen-companion-diagnostics--wanted (problems)
-  "Return the PROBLEMS that the user wants reported to models."
+  "Return those of PROBLEMS that the user wants reported to models."
   (cl-remove-if-not
    (lambda (problem)
      (pcase qwen-companion-tell-problems
@@ -186,10 +190,10 @@ or after `qwen-companion-diagnostics--wait' seconds."
                       (qwen-companion-diagnostics--listed
                        problems path
                        (unless known
-                         "Nothing had been checked before, so some of it may be old."))))))))))
+                         "The file had not been checked before, so some of these may be old."))))))))))
 
 (defun qwen-companion-diagnostics--listed (problems path &optional note)
-  "Return PROBLEMS in the file PATH as an answer, with NOTE; nil for none."
+  "Return PROBLEMS in the file PATH as an answer, with NOTE; nil if there are none."
   (when problems
     (let ((more (- (length problems) qwen-companion-diagnostics--most)))
       (append (mapcar (lambda (problem)

@@ -5,12 +5,12 @@
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 ;;; Commentary:
 
-;; Language servers that eglot or lsp-mode has started are asked here, without
-;; waiting: their functions for xref and imenu keep Emacs until the server
-;; answers, and eglot's for imenu reads keys meanwhile.  An answer is the
-;; server's; an unsupported question, a failure and a timeout are each
-;; distinguished from an empty answer.
-;; Servers report problems by themselves.  Reports on the present text of a
+;; Asks language servers that eglot or lsp-mode has started, without blocking.
+;; Their functions for xref and imenu block until the server answers, and
+;; eglot's for imenu reads keys meanwhile.  An unsupported question, a failure
+;; and a timeout are each distinguished from an empty answer.
+;;
+;; Servers report problems by themselves.  Reports on the current text of a
 ;; buffer are distinguished from reports on an earlier one.
 
 ;;; Code:
@@ -46,8 +46,8 @@ The Python process waits a little longer, see `tools/calls.py'.")
 ;;; Servers
 
 (defun qwen-companion-servers--eglot-p ()
-  "Return non-nil when the current buffer's server is one of eglot.
-Return nil for an eglot without one of the functions used here, some of
+  "Return non-nil if the current buffer's server is one of eglot.
+Return nil for an eglot that lacks one of the functions used here, some of
 which are private to it."
   (and (fboundp 'eglot-managed-p)
        (fboundp 'eglot-current-server)
@@ -78,7 +78,7 @@ Compare servers with `equal'."
     (plist-get object key)))
 
 (defun qwen-companion-servers-list (value)
-  "Return VALUE, one object of JSON, several, or none, as a list of objects."
+  "Return VALUE, one JSON object, several, or none, as a list of objects."
   (if (or (hash-table-p value) (keywordp (car-safe value)))
       (list value)
     (append value nil)))
@@ -99,10 +99,10 @@ Eglot would do that half a second after a change, lsp-mode a second."
     (:textDocument/hover . :hoverProvider)
     (:textDocument/documentSymbol . :documentSymbolProvider)
     (:workspace/symbol . :workspaceSymbolProvider))
-  "Capabilities of servers by the question that they answer.")
+  "Capabilities of servers by the method that needs them.")
 
 (defun qwen-companion-servers--capable-p (method)
-  "Return non-nil when the server of the current buffer can answer METHOD."
+  "Return non-nil if the server of the current buffer can answer METHOD."
   (if (qwen-companion-servers--eglot-p)
       (not (memq (plist-get (eglot--capabilities (eglot-current-server))
                             (alist-get method qwen-companion-servers--capabilities))
@@ -123,30 +123,30 @@ Eglot would do that half a second after a change, lsp-mode a second."
 
 (defun qwen-companion-servers-ask (method more finish)
   "Ask the server of the current buffer METHOD about point.
-MORE are parameters beside the place.  FINISH is called, later, with a
-function that returns the server's answer, or signals a `user-error' that
-says why there is none."
+MORE are parameters beside the position.  FINISH is called later, with a
+function that returns the server's answer or signals a `user-error' with
+the reason why there is none."
   (let ((name (qwen-companion-servers-name)))
     (cl-flet ((fail (format &rest arguments)
                 (let ((text (apply #'format (concat "%s " format) name arguments)))
                   (funcall finish (lambda () (user-error "%s" text))))))
       (if (not (qwen-companion-servers--capable-p method))
-          (fail "does not answer that (%s); search the files instead"
+          (fail "does not support %s; search the files instead"
                 (substring (symbol-name method) 1))
         (qwen-companion-servers-send-text)
         (qwen-companion-servers--request
          method
          (append (qwen-companion-servers--parameters method) more)
          (lambda (result) (funcall finish (lambda () result)))
-         (lambda (text) (fail "refuses to say that (%s); search the files instead" text))
+         (lambda (text) (fail "failed to answer (%s); search the files instead" text))
          (lambda ()
            (fail "has not answered within %d seconds; try again later or search the files instead"
                  qwen-companion-servers--wait)))))))
 
 (defun qwen-companion-servers--request (method parameters done failed late)
   "Send METHOD with PARAMETERS to the server of the current buffer.
-Call one of these, once: DONE with its result, FAILED with a text, or
-LATE."
+Call one of three functions, once: DONE with its result, FAILED with a
+text, or LATE without arguments after a timeout."
   (if (qwen-companion-servers--eglot-p)
       (jsonrpc-async-request
        (eglot-current-server) method parameters
@@ -178,7 +178,7 @@ LATE."
   "Characters of a text whose list of symbols is long.")
 
 (defun qwen-companion-servers-slow-p ()
-  "Return non-nil when a list of the current buffer's symbols would keep Emacs.
+  "Return non-nil if listing the current buffer's symbols would block Emacs.
 Before Emacs 30, eglot prints each answer into a log, which takes a second
 for a thousand symbols."
   (and (qwen-companion-servers--eglot-p)
@@ -188,7 +188,7 @@ for a thousand symbols."
 
 (defun qwen-companion-servers-location (object)
   "Return (FILE . LINE) of OBJECT, a location or a symbol with one.
-LINE counts from 1.  FILE is nil when OBJECT has none, or none on this
+LINE counts from 1.  FILE is nil if OBJECT has none, or none on this
 machine."
   (let ((location (or (qwen-companion-servers-get object :location) object)))
     (cons (qwen-companion-servers--file
@@ -198,7 +198,7 @@ machine."
 
 (defun qwen-companion-servers-line (object)
   "Return the line, from 1, of OBJECT, a location or a symbol with one.
-Return nil when it has none."
+Return nil if it has none."
   (let* ((location (or (qwen-companion-servers-get object :location) object))
          (range (cl-some (lambda (key) (qwen-companion-servers-get location key))
                          '(:targetSelectionRange :selectionRange :range)))
@@ -206,7 +206,7 @@ Return nil when it has none."
     (and start (1+ (qwen-companion-servers-get start :line)))))
 
 (defun qwen-companion-servers--file (uri)
-  "Return the name of the file on this machine that URI means, or nil."
+  "Return the name of the local file that URI denotes, or nil."
   (when (string-prefix-p "file:///" (or uri ""))
     (decode-coding-string (url-unhex-string (substring uri (length "file://")))
                           'utf-8)))
@@ -216,7 +216,7 @@ Return nil when it has none."
    "constructor" "enum" "interface" "function" "variable" "constant" "string"
    "number" "boolean" "array" "object" "key" "null" "enum member" "struct"
    "event" "operator" "type parameter"]
-  "Names of the kinds of symbols, from 1.")
+  "Names of the kinds of symbols; the first has the number 1.")
 
 (defun qwen-companion-servers-kind (symbol)
   "Return the kind of SYMBOL, a server's JSON, in words."
@@ -229,17 +229,17 @@ Return nil when it has none."
 
 (defconst qwen-companion-servers--quiet '(0.1 . 0.6)
   "Seconds without another report after which a server has reported all.
-The first is the least; the other is for a server that is not known yet.")
+The first is the minimum; the other is for a server not measured yet.")
 
 (cl-defstruct (qwen-companion-servers--watch
                (:constructor qwen-companion-servers--make-watch)
                (:copier nil))
   "The reports of a server so far.
-PUBLISHED is non-nil when there is one.  VERSIONED is non-nil when the
-server has said which text a report is about.  PAUSE
-is the longest time between two reports on one text, in seconds, nil when
-that was never measured.  WAITS are the current waits by file.  UNREPORTED
-has a key for each file opened or closed without a report since."
+PUBLISHED is non-nil if there is one.  VERSIONED is non-nil if the server
+has named the text version of a report.  PAUSE is the longest time between
+two reports on one text, in seconds, nil if that was never measured.
+WAITS are the current waits by file.  UNREPORTED has a key for each file
+that was opened or closed and not reported on since."
   published versioned pause (waits (make-hash-table :test #'equal))
   (unreported (make-hash-table :test #'equal)))
 
@@ -247,13 +247,13 @@ has a key for each file opened or closed without a report since."
                (:constructor qwen-companion-servers--make-wait)
                (:copier nil))
   "Waiting for a server's report on the text of BUFFER, which visits FILE.
-WATCH is that of the server.  HEARD is non-nil when it has reported since
+WATCH is that of the server.  HEARD is non-nil if it has reported since
 the text has changed, and REPORTED the time of the last report if that was
-on this text.  REVERTED is non-nil when the change was a revert that is
-not known to `qwen-companion-servers-text-changed' yet.  CLEARS is the
-version of the text before a revert of it that may have closed the file
-and opened it again, until the report by which the server ends the old
-ones, else nil."
+on this text.  REVERTED is non-nil if the change was a revert that
+`qwen-companion-servers-text-changed' has not been called for.  CLEARS is
+non-nil after a revert that may have closed the file and opened it again,
+until the report by which the server withdraws the old ones.  It is the
+version of the text before."
   buffer file watch heard reported reverted clears)
 
 (defvar qwen-companion-servers--watches (make-hash-table :test #'eq :weakness 'key)
@@ -268,8 +268,8 @@ ones, else nil."
           (plist-get document :version))))
 
 (defun qwen-companion-servers--watch-reports ()
-  "Note what the server of the current buffer reports; return its watch.
-Return nil when that cannot be done."
+  "Observe the reports of the current buffer's server; return its watch.
+Return nil if that is impossible."
   (let ((server (if (qwen-companion-servers--eglot-p)
                     (let ((server (eglot-current-server))
                           (slot '-notification-dispatcher))
@@ -286,33 +286,33 @@ Return nil when that cannot be done."
              (puthash server (qwen-companion-servers--make-watch)
                       qwen-companion-servers--watches)))))
 
-;; To Flymake, eglot reports no problems as soon as it is asked, whatever the
-;; server has said.
+;; Eglot tells Flymake at once that there are no problems, whatever the server
+;; has reported.
 
 (defconst qwen-companion-servers--hooks '(eglot-managed-mode-hook lsp-after-open-hook)
-  "Hooks that run in a buffer that a server has been given.")
+  "Hooks run in a buffer after it was opened in a server.")
 
 (defun qwen-companion-servers-enable ()
-  "Note from now on which files a server has reported on."
+  "Start recording which files the servers have reported on."
   (dolist (hook qwen-companion-servers--hooks)
     (add-hook hook #'qwen-companion-servers--opened)))
 
 (defun qwen-companion-servers--opened ()
-  "Note that the server has not reported on the current buffer yet."
+  "Record that the server has not reported on the current buffer yet."
   (when-let* (((qwen-companion-servers-current))
               (watch (qwen-companion-servers--watch-reports)))
     (puthash (car (qwen-companion-servers--document)) t
              (qwen-companion-servers--watch-unreported watch))))
 
 (defun qwen-companion-servers-unreported-p ()
-  "Return non-nil when a server has not reported on the current buffer yet."
+  "Return non-nil if a server has not reported on the current buffer yet."
   (when-let* (((qwen-companion-servers-current))
               (watch (qwen-companion-servers--watch-reports)))
     (gethash (car (qwen-companion-servers--document))
              (qwen-companion-servers--watch-unreported watch))))
 
 (defun qwen-companion-servers-forget ()
-  "Note no more what servers report."
+  "Stop recording the reports of servers."
   (dolist (hook qwen-companion-servers--hooks)
     (remove-hook hook #'qwen-companion-servers--opened))
   (maphash (lambda (server _)
@@ -354,11 +354,11 @@ Return nil when that cannot be done."
           (qwen-companion-servers--record-report wait version empty))))))
 
 (defun qwen-companion-servers--record-report (wait version empty)
-  "Note in WAIT a report on the text VERSION, `none' when it names none.
-EMPTY is non-nil when it lists no problems.  An editor that reverts a
-buffer closes the file and opens it again, from which on versions count
-anew: the server then ends its reports on the closed file by an empty one,
-which names no version, and reports on the new text later."
+  "Record in WAIT a report on the text VERSION, `none' if it names none.
+EMPTY is non-nil if it lists no problems.  An editor that reverts a buffer
+closes the file and opens it again, and versions count anew.  The server
+then withdraws its reports on the closed file by an empty one without a
+version, and reports on the new text later."
   (let* ((watch (qwen-companion-servers--wait-watch wait))
          (now (float-time))
          (last (qwen-companion-servers--wait-reported wait))
@@ -378,8 +378,8 @@ which names no version, and reports on the new text later."
           (qwen-companion-servers--wait-reported wait) (and current now))))
 
 (defun qwen-companion-servers-wait ()
-  "Begin to wait for the report of the current buffer's server on its next text.
-Return an object for the functions below, or nil when there is no server
+  "Start waiting for a report of the current buffer's server on its next text.
+Return an object for the functions below, or nil if there is no server
 with observable reports."
   (when-let* (((qwen-companion-servers-current))
               (watch (qwen-companion-servers--watch-reports))
@@ -403,15 +403,15 @@ with observable reports."
                (cdr (qwen-companion-servers--document))))))
 
 (defun qwen-companion-servers-text-changed (wait)
-  "Forget what was reported for WAIT, unless a revert has done that."
+  "Forget the reports recorded for WAIT, unless a revert has done that."
   (if (qwen-companion-servers--wait-reverted wait)
       (setf (qwen-companion-servers--wait-reverted wait) nil)
     (setf (qwen-companion-servers--wait-heard wait) nil
           (qwen-companion-servers--wait-reported wait) nil)))
 
 (defun qwen-companion-servers-any-report-p (wait)
-  "Return non-nil when the server of WAIT has reported since the text changed.
-That may be on an earlier text."
+  "Return non-nil if the server of WAIT has reported since the text changed.
+That report may be on an earlier text."
   (qwen-companion-servers--wait-heard wait))
 
 (defun qwen-companion-servers-publishes-p (wait)
@@ -419,11 +419,11 @@ That may be on an earlier text."
   (qwen-companion-servers--watch-published (qwen-companion-servers--wait-watch wait)))
 
 (defun qwen-companion-servers-reported-p (wait)
-  "Return non-nil when the last report of the server of WAIT is on its text."
+  "Return non-nil if the last report of the server of WAIT is on its text."
   (qwen-companion-servers--wait-reported wait))
 
 (defun qwen-companion-servers-settled-p (wait)
-  "Return non-nil when the server of WAIT has reported all on its text."
+  "Return non-nil if the server of WAIT has reported all on its text."
   (when-let* ((reported (qwen-companion-servers--wait-reported wait))
               (watch (qwen-companion-servers--wait-watch wait)))
     (pcase-let* ((`(,least . ,unknown) qwen-companion-servers--quiet)

@@ -5,10 +5,10 @@
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 ;;; Commentary:
 
-;; The tools that models may call from the beginning.  They answer from what
-;; this Emacs knows already: buffers, language servers that are running,
-;; xref, imenu, flymake, the last compilation.  None of them writes, starts a
-;; process, evaluates what a model has written, or visits a file.
+;; The built-in tools for models.  They answer from the present state of this
+;; Emacs: buffers, language servers that are running, xref, imenu, flymake, the
+;; last compilation.  None of them writes, starts a process, evaluates text of
+;; a model, or visits a file.
 
 ;;; Code:
 
@@ -27,21 +27,21 @@
 (require 'url-util)
 
 (defcustom qwen-companion-tools-servers '(xref-lsp eglot)
-  "Backends of xref that ask a language server which is running.
-Models may ask them for everything.  Of other backends only those for
-Emacs Lisp and for tags tables are asked for definitions, as most of the
-rest search files with a program for each question."
+  "Backends of xref that use a running language server.
+Models may ask them everything.  Of other backends, only those for Emacs
+Lisp and for tags tables are asked, and only for definitions: most others
+start a program that searches files for each question."
   :group 'qwen-companion
   :type '(repeat symbol))
 
 (defconst qwen-companion-tools-read--lines '(200 . 800)
-  "How many lines of a text a model gets: (BY-DEFAULT . AT-MOST).")
+  "Lines of a text that a model gets: (DEFAULT . MAXIMUM).")
 
 (defconst qwen-companion-tools-read--size (* 2 1024 1024)
-  "How many bytes of a file that is not open are looked at.")
+  "Most bytes of an unvisited file that are searched.")
 
 (defconst qwen-companion-tools-read--hover-wait 1.5
-  "Seconds that functions of eldoc may take to describe a place.")
+  "Seconds that functions of eldoc may take to describe a position.")
 
 (defvar imenu-create-index-function)
 (defvar tags-table-list)
@@ -63,10 +63,10 @@ rest search files with a program for each question."
 (declare-function xref-elisp-location-symbol "elisp-mode" (cl-x) t)
 (declare-function xref-elisp-location-p "elisp-mode" (cl-x) t)
 
-;;; Places
+;;; Positions
 
 (defun qwen-companion-tools-read--line-count ()
-  "Return how many lines the current buffer has."
+  "Return the number of lines of the current buffer."
   (save-restriction
     (widen)
     (line-number-at-pos (if (and (> (point-max) (point-min))
@@ -76,8 +76,8 @@ rest search files with a program for each question."
 
 (defun qwen-companion-tools-read--go-to (path line symbol)
   "Go to SYMBOL in LINE of the current buffer, which has the text of PATH.
-LINE nil means the first place in the file.  SYMBOL nil means the first
-word of the line."
+If LINE is nil, go to its first occurrence in the file.  If SYMBOL is nil,
+go to the first word of the line."
   (widen)
   (goto-char (point-min))
   (when line
@@ -98,8 +98,8 @@ word of the line."
 
 (defmacro qwen-companion-tools-read--with-text (path &rest body)
   "Run BODY with the text of the file PATH in the current buffer, widened.
-That is the buffer that visits it, or a temporary one in the major mode
-that its name chooses, without any hooks."
+The buffer visits the file, or is a temporary one in the major mode that
+its name chooses, without any hooks."
   (declare (indent 1) (debug t))
   `(qwen-companion-tools-read--call-with-text ,path (lambda () ,@body)))
 
@@ -120,7 +120,7 @@ that its name chooses, without any hooks."
       (funcall function))))
 
 (defun qwen-companion-tools-read--files ()
-  "Return the buffers of files that the calling CLI may see, newest first."
+  "Return the buffers of files that the calling CLI may see, last used first."
   (cl-remove-if-not
    (lambda (buffer)
      (when-let* ((file (buffer-file-name buffer)))
@@ -128,13 +128,13 @@ that its name chooses, without any hooks."
             (qwen-companion-tools-in-scope-p file))))
    (buffer-list)))
 
-;;; Who knows
+;;; Backends and servers
 
 (defun qwen-companion-tools-read--backend ()
   "Return the xref backend of the current buffer if models may ask it, or nil."
   (let ((backend (ignore-errors (xref-find-backend))))
     (cond ((memq backend qwen-companion-tools-servers)
-           ;; Elsewhere its names would be taken for files of this machine.
+           ;; A remote backend's names would be read as files of this machine.
            (and (not (file-remote-p default-directory)) backend))
           ((eq backend 'elisp) backend)
           ;; Without a table it would ask the user for one.
@@ -150,8 +150,9 @@ that its name chooses, without any hooks."
 
 (defun qwen-companion-tools-read--buffers-with-backend (path)
   "Return file buffers with an xref backend for finding names.
-Of those with the same one, it is the last used; language servers come
-first.  With PATH, these are buffers in the major mode of that file."
+Of those with the same backend, return the last used; language servers
+come first.  With PATH, return only buffers in the major mode of that
+file."
   (let ((mode (and path (qwen-companion-untrusted-major-mode path)))
         (servers nil)
         (others nil))
@@ -163,21 +164,22 @@ first.  With PATH, these are buffers in the major mode of that file."
             (when-let* ((backend (qwen-companion-tools-read--backend)))
               (cl-pushnew (cons backend buffer) others :key #'car))))))
     (or (mapcar #'cdr (nconc (nreverse servers) (nreverse others)))
-        (user-error "%s, and no language server of Emacs can be asked about it; search the files instead"
+        (user-error "%s, and no language server in Emacs knows it; search the files instead"
                     (if path (format "%s is not open in Emacs" path)
                       "No file of the project is open in Emacs")))))
 
-;;; Places
+;;; Locations
 
 (defconst qwen-companion-tools-read--slice 0.003
-  "Seconds that Emacs is kept at a time by making a long answer.")
+  "Seconds for which making a long answer may block Emacs at a time.")
 
 (defconst qwen-companion-tools-read--line-size (* 256 1024)
-  "How many bytes of a file that is not open are read for a line in it.")
+  "Most bytes of an unvisited file that are read to find a line in it.")
 
 (defun qwen-companion-tools-read--in-slices (function items finish)
-  "Call FUNCTION with each of ITEMS, and FINISH, now or later, with the values.
-The values are lists, which are concatenated."
+  "Call FUNCTION with each of ITEMS, then FINISH with the values.
+Each value is a list; they are concatenated.  Both calls happen now or
+later."
   (let ((found nil))
     (cl-labels ((go-on ()
                   (let ((end (+ (float-time) qwen-companion-tools-read--slice)))
@@ -192,13 +194,13 @@ The values are lists, which are concatenated."
       (go-on))))
 
 (defun qwen-companion-tools-read--with-lines (places finish)
-  "Call FINISH, now or later, with PLACES as parts of an answer.
+  "Call FINISH, now or later, with PLACES as items of an answer.
 Each of PLACES is (FILE . LINE); its text is that line."
   (qwen-companion-tools-read--in-slices
    #'qwen-companion-tools-read--lines-of (seq-group-by #'car places) finish))
 
 (defun qwen-companion-tools-read--lines-of (group)
-  "Return GROUP as parts of an answer: (FILE . PLACES), as above."
+  "Return GROUP, (FILE . PLACES) as above, as items of an answer."
   (pcase-let ((`(,file . ,places) group))
     (cl-flet ((text (line)
                 (save-excursion
@@ -223,11 +225,11 @@ Each of PLACES is (FILE . LINE); its text is that line."
               (kill-buffer))))))))
 
 (defun qwen-companion-tools-read--places (xrefs)
-  "Return XREFS as parts of an answer."
+  "Return XREFS as items of an answer."
   (delq nil (mapcar #'qwen-companion-tools-read--xref-place xrefs)))
 
 (defun qwen-companion-tools-read--xref-place (xref)
-  "Return XREF as a part of an answer, without visiting its file."
+  "Return XREF as an item of an answer, without visiting its file."
   (let* ((location (xref-item-location xref))
          (summary (xref-item-summary xref)))
     (cond
@@ -247,13 +249,13 @@ Each of PLACES is (FILE . LINE); its text is that line."
           (qwen-companion-tools-place
            file (xref-location-line location) nil summary)))))))
 
-;;; Asking
+;;; Questions
 
 (defun qwen-companion-tools-read--ask-server (method more take finish)
   "Ask the server of the current buffer METHOD about point, with MORE parameters.
-TAKE chooses among the objects that it answers.  FINISH is called with a
-function that returns their places as parts of an answer, or signals why
-there is no answer."
+TAKE is called with the objects in its answer and returns those to use.
+FINISH is called with a function that returns their locations as items of
+an answer, or signals why there is no answer."
   (qwen-companion-servers-ask
    method more
    (lambda (result)
@@ -265,21 +267,21 @@ there is no answer."
        (user-error (funcall finish result))))))
 
 (defun qwen-companion-tools-read--none (backend what)
-  "Return the text for the answer that BACKEND of xref knows no WHAT.
-That is a string, or a function that signals it where the answer is no
-proof that there is none."
+  "Return the answer that the xref BACKEND has found no WHAT.
+This is a string, or a function that signals a `user-error' if the WHAT
+may exist all the same."
   (pcase backend
     ((or 'eglot 'xref-lsp) (format "%s knows no %s." (qwen-companion-servers-name) what))
     ('elisp (lambda ()
-              (user-error "This Emacs has loaded no %s; one may be in a file all the same, so search the files" what)))
+              (user-error "This Emacs has loaded no %s; there may still be one in a file, so search the files" what)))
     ('etags (format "The tags table, which may be older than the files, has no %s." what))
     (_ (format "The backend %s of Emacs knows no %s." backend what))))
 
 (defun qwen-companion-tools-read--ask-at (path line symbol method more question what)
   "Ask about SYMBOL at LINE of the open file PATH; return an answer.
-A language server gets METHOD with the parameters MORE, another backend
-of xref the function QUESTION, with itself and an identifier.  WHAT says
-what is looked for."
+Send METHOD with the parameters MORE to a language server.  For another
+backend of xref, call the function QUESTION with the backend and an
+identifier.  WHAT is a noun for what is sought."
   (require 'xref)
   (with-current-buffer (qwen-companion-tools-buffer path)
     (save-excursion
@@ -303,7 +305,7 @@ what is looked for."
                 (if (functionp none) (funcall none) none))))))))
 
 (defun qwen-companion-tools-read--later (function)
-  "Return an answer: a call of FUNCTION with point where it is now."
+  "Return an answer: a later call of FUNCTION with point where it is now."
   (let ((buffer (current-buffer))
         (position (point)))
     (lambda (answer)
@@ -313,10 +315,11 @@ what is looked for."
           (funcall function answer))))))
 
 (defun qwen-companion-tools-read--ask-names (path name take question what)
-  "Ask all that know names in the project about NAME; return an answer.
-With PATH, ask those who know such files.  TAKE chooses among the symbols
-of a language server; another backend of xref gets the function QUESTION,
-with itself and NAME.  WHAT says what is looked for."
+  "Ask all servers and backends of the project about NAME; return an answer.
+With PATH, ask only those for such files.  TAKE is called with the symbols
+in a language server's answer and returns those to use.  For another
+backend of xref, call the function QUESTION with the backend and NAME.
+WHAT is a noun for what is sought."
   (require 'xref)
   (let* ((buffers (qwen-companion-tools-read--buffers-with-backend path))
          (waiting (length buffers))
@@ -343,7 +346,7 @@ with itself and NAME.  WHAT says what is looked for."
 
 (defun qwen-companion-tools-read--together (answers)
   "Return one text for ANSWERS, functions that return or signal one each.
-Signal a `user-error' when none of them says anything."
+Signal a `user-error' if all of them do."
   (let (places said failed)
     (dolist (answer answers)
       (condition-case err
@@ -406,8 +409,8 @@ Unlike a search in files, it leaves out other things of the same name."
 
 (defun qwen-companion-tools-read--index (path)
   "Return the symbols of the file PATH as an answer.
-A language server that has the file is asked, else imenu.  That gives way
-to keys, so a server is not asked where its answer would not."
+Ask a language server that has the file, else use imenu.  Imenu must yield
+to keys, so a server is not asked through it."
   (require 'imenu)
   (require 'xref)
   (qwen-companion-tools-read--with-text path
@@ -431,12 +434,12 @@ to keys, so a server is not asked where its answer would not."
                   (user-error (funcall answer result))))))))
       (or (qwen-companion-tools-read--at-lines
            (qwen-companion-tools-read--imenu path) path)
-          (format "Emacs, by the words in it, finds no definition in %s." path)))))
+          (format "Emacs, searching by patterns, finds no definition in %s." path)))))
 
 (defun qwen-companion-tools-read--imenu (path)
   "Return the entries of imenu for the current buffer, which has the text of PATH.
-Each is (POSITION . NAME).  Where a language server would be asked, the
-major mode looks for them."
+Each is (POSITION . NAME).  If imenu would ask a language server, use the
+index of the major mode instead."
   (if (and buffer-file-name (qwen-companion-servers-current))
       (let ((buffer (current-buffer)))
         (with-temp-buffer
@@ -446,15 +449,15 @@ major mode looks for them."
     (condition-case nil
         (qwen-companion-tools-read--flatten (funcall imenu-create-index-function) nil)
       (imenu-unavailable
-       (user-error "Emacs knows no structure of files like %s" path)))))
+       (user-error "Emacs cannot list the definitions of files like %s" path)))))
 
 (defun qwen-companion-tools-read--by-line (places)
-  "Return PLACES, parts of an answer, sorted by their lines."
+  "Return PLACES, items of an answer, sorted by their lines."
   (cl-stable-sort places #'< :key (lambda (place) (or (plist-get place :line) 0))))
 
 (defun qwen-companion-tools-read--symbols (found parents)
   "Return the symbols FOUND by a server, and those in them, below PARENTS.
-Each is (NAMES . SYMBOL), NAMES being its own and before that its parents'."
+Each is (NAMES . SYMBOL), NAMES being those of its parents and its own."
   (cl-loop for symbol in (qwen-companion-servers-list found)
            for container = (qwen-companion-servers-get symbol :containerName)
            for names = (append parents
@@ -466,7 +469,7 @@ Each is (NAMES . SYMBOL), NAMES being its own and before that its parents'."
                   (qwen-companion-servers-get symbol :children) names)))
 
 (defun qwen-companion-tools-read--symbol-places (path named)
-  "Return a list with the part of an answer for NAMED, a symbol of the file PATH.
+  "Return a list with the item of an answer for NAMED, a symbol of the file PATH.
 NAMED is (NAMES . SYMBOL), see `qwen-companion-tools-read--symbols'."
   (list (qwen-companion-tools-place
          path (qwen-companion-servers-line (cdr named)) nil
@@ -486,7 +489,7 @@ Each is (POSITION . NAME)."
 
 (defun qwen-companion-tools-read--at-lines (entries path)
   "Return ENTRIES, (POSITION . NAME) in the current buffer, sorted.
-Each becomes a part of an answer about the file PATH.  Lines are counted
+Each becomes an item of an answer about the file PATH.  Lines are counted
 from one entry to the next."
   (goto-char (point-min))
   (let ((line 1))
@@ -499,7 +502,7 @@ from one entry to the next."
             (cl-stable-sort entries #'< :key #'car))))
 
 (defun qwen-companion-tools-read--position (value)
-  "Return the position that VALUE of an entry of imenu means, nil for none."
+  "Return the position in VALUE, of an entry of imenu, or nil."
   (let ((position (if (consp value) (car value) value)))
     (cond ((markerp position) (marker-position position))
           ((overlayp position) (overlay-start position))
@@ -522,14 +525,14 @@ from one entry to the next."
 ;;; Diagnostics
 
 (defun qwen-companion-tools-read--file-problems (buffer)
-  "Return the problems in BUFFER as parts of an answer."
+  "Return the problems in BUFFER as items of an answer."
   (with-current-buffer buffer
     (mapcar (lambda (problem)
               (qwen-companion-diagnostics-place problem buffer-file-name))
             (qwen-companion-problems))))
 
 (defun qwen-companion-tools-read--unchecked (buffer)
-  "Return the end of a sentence on how BUFFER is unchecked, or nil."
+  "Return the end of a sentence on an unchecked BUFFER, nil for a checked one."
   (with-current-buffer buffer
     (let ((disabled (qwen-companion-problems-disabled)))
       (cond
@@ -541,7 +544,7 @@ from one entry to the next."
                 (string-join disabled ", ")))))))
 
 (defun qwen-companion-tools-read--compile-problems ()
-  "Return the problems that the last compilation has reported."
+  "Return the problems reported by the last compilation."
   (with-current-buffer (qwen-companion-tools-read--output-buffer)
     (unless (derived-mode-p 'compilation-mode)
       (user-error "The last output in Emacs is not a compilation; call test_output to read it"))
@@ -676,12 +679,12 @@ For files without such changes, read the file instead."
          (qwen-companion-tools-read--files))
         "No file of the project is open in Emacs.")))
 
-;;; What is known of a place
+;;; Documentation of a position
 
 (defun qwen-companion-tools-read--documentation (finish)
   "Collect the documentation from eldoc at point.
-Call FINISH with a list of strings once all have answered, or it takes too
-long; and with non-nil then."
+Call FINISH with a list of strings, once all functions have answered, or
+after a timeout.  A second argument is non-nil after the timeout."
   (let ((waiting 0)
         (found nil)
         (timer nil))
@@ -705,7 +708,7 @@ long; and with non-nil then."
                                         (add text)
                                         (cl-decf waiting)
                                         (when (and timer (<= waiting 0)) (end)))))
-                         ;; The others may know something.
+                         ;; Others may still answer.
                          (error nil))))
            (cond ((stringp value) (add value))
                  ((and value (not (eq value 'noprint))) (cl-incf waiting))
@@ -717,7 +720,7 @@ long; and with non-nil then."
                                  #'qwen-companion-timers-call #'end))))))
 
 (defun qwen-companion-tools-read--markup (contents)
-  "Return the texts in CONTENTS, as the protocol of language servers has them."
+  "Return the texts in CONTENTS, markup in the language server protocol."
   (cl-remove-if
    #'string-blank-p
    (cl-loop for part in (if (stringp contents) (list contents)
@@ -741,9 +744,9 @@ long; and with non-nil then."
            (apply-partially #'qwen-companion-tools-read--eldoc-hover path line)))))))
 
 (defun qwen-companion-tools-read--server-hover (path line answer)
-  "Call ANSWER with what the server of the current buffer knows of point.
-That is in LINE of PATH.  The function of eglot for eldoc drops the answer
-for a buffer that no window shows."
+  "Call ANSWER with the server's description of point in the current buffer.
+Point is in LINE of PATH.  The eldoc function of eglot would drop the
+answer for a buffer that no window shows."
   (let ((name (qwen-companion-servers-name)))
     (qwen-companion-servers-ask
      :textDocument/hover nil
@@ -755,12 +758,12 @@ for a buffer that no window shows."
                                 (and hover
                                      (qwen-companion-tools-read--markup
                                       (qwen-companion-servers-get hover :contents))))
-                        (format "%s knows nothing of that place in line %d of %s."
+                        (format "%s has no description of that position in line %d of %s."
                                 name line path)))))))))
 
 (defun qwen-companion-tools-read--eldoc-hover (path line answer)
-  "Call ANSWER with what the functions of eldoc know of point.
-That is in LINE of PATH."
+  "Call ANSWER with the description of point by the functions of eldoc.
+Point is in LINE of PATH."
   (qwen-companion-tools-read--documentation
    (lambda (texts late)
      (funcall answer
@@ -785,7 +788,7 @@ That is in LINE of PATH."
             ((file-exists-p (concat found ".gz")) (concat found ".gz"))))))
 
 (defun qwen-companion-tools-read--lisp-place (symbol file summary)
-  "Return where SYMBOL is defined in FILE, as a part of an answer with SUMMARY."
+  "Return the definition of SYMBOL in FILE, as an item of an answer with SUMMARY."
   (when-let* ((source (qwen-companion-tools-read--lisp-source file)))
     (if (qwen-companion-tools-in-scope-p source)
         (qwen-companion-tools-place
@@ -803,7 +806,7 @@ That is in LINE of PATH."
       (line-number-at-pos (match-beginning 0) t))))
 
 (defun qwen-companion-tools-read--describe (symbol)
-  "Return a description of SYMBOL as parts of an answer."
+  "Return a description of SYMBOL as items of an answer."
   (append
    (when (fboundp symbol)
      (append
@@ -831,7 +834,7 @@ That is in LINE of PATH."
                  "Not documented.")))))))
 
 (defun qwen-companion-tools-read--defined (symbol kind)
-  "Return where SYMBOL is defined as KIND, as parts of an answer."
+  "Return the definition of SYMBOL as KIND, as items of an answer."
   (when-let* ((place (qwen-companion-tools-read--lisp-place
                       symbol (symbol-file symbol kind) "defined here")))
     (list place)))
@@ -881,7 +884,7 @@ That is in LINE of PATH."
 
 (defun qwen-companion-tools-read--search-info (files query node)
   "Return the nodes with QUERY of the Info manual in FILES, or its whole NODE.
-They are parts of an answer."
+They are items of an answer."
   (let ((found nil))
     (dolist (file files)
       (with-temp-buffer
@@ -924,7 +927,7 @@ They are parts of an answer."
 (declare-function shr-insert-document "shr" (dom))
 
 (defconst qwen-companion-tools-read--page-size 60000
-  "How many characters of a page of HTML are read.")
+  "Most characters of an HTML page that are read.")
 
 (defun qwen-companion-tools-read--devdocs ()
   "Return the names of the manuals that the user has installed with devdocs."
@@ -935,7 +938,7 @@ They are parts of an answer."
 
 (defun qwen-companion-tools-read--search-devdocs (manual query node)
   "Return the entries with QUERY of the devdocs MANUAL, or the entry NODE.
-They are parts of an answer."
+They are items of an answer."
   (let* ((directory (expand-file-name manual devdocs-data-dir))
          (entries (alist-get 'entries
                              (with-temp-buffer
@@ -974,18 +977,18 @@ They are parts of an answer."
         (shr-insert-document dom)
         (string-trim (buffer-string))))))
 
-;; Those of Emacs are missing in Debian's package.
+;; Emacs's own manuals are missing in Debian's package.
 (defun qwen-companion-tools-read--manuals (installed)
-  "Return the names of manuals to try, some of INSTALLED by devdocs among them."
+  "Return the names of manuals to suggest, including some INSTALLED by devdocs."
   (if-let* ((names (append (cl-remove-if-not #'qwen-companion-tools-read--info-files
                                              '("elisp" "emacs" "org" "info" "cl" "eglot"))
                            (seq-take installed 10))))
       (string-join names ", ")
-    "none that is usual"))
+    "none of the usual ones"))
 
 (qwen-companion-define-tool "search_docs"
     ((manual string "The name of an Info manual, such as elisp, emacs or org, or of one that the user has installed with devdocs." :required t)
-     (query string "What to look for.")
+     (query string "The text to search for.")
      (node string "A section of the manual to read, by its name."))
     "Search or read an Info manual.
 Also one installed with devdocs."
@@ -1005,7 +1008,7 @@ Also one installed with devdocs."
             (user-error "Emacs has no manual %s; it has %s" manual
                         (qwen-companion-tools-read--manuals installed)))
           (qwen-companion-tools-read--search-devdocs found query node)))
-      (format "The manual %s has nothing like that." manual)))
+      (format "No match in the manual %s." manual)))
 
 ;;; Output of programs
 

@@ -6,14 +6,14 @@
 
 ;;; Commentary:
 
-;; A tool is a function that a model calls by way of its CLI, which knows
-;; it as `mcp__emacs__NAME'.  The Python process checks the arguments and
-;; leaves out the contents of files that the CLI may not see; here the function
-;; is called.  `qwen-companion-tools-read.el' has those that are there from
-;; the beginning.  The manual has an example of one that a user adds.
+;; A tool is a function that a model calls through its CLI, as
+;; `mcp__emacs__NAME'.  The Python process checks the arguments, and removes
+;; the contents of files that the CLI may not see from answers.  This file
+;; calls the function.  The built-in tools are in
+;; `qwen-companion-tools-read.el'.  The manual has an example of a user's own.
 ;;
 ;; A tool runs from a timer.  The user's next key interrupts it, and it is
-;; called anew a moment later; so it should read and change nothing.
+;; called again a moment later; so it should read and change nothing.
 
 ;;; Code:
 
@@ -27,16 +27,16 @@
 (require 'qwen-companion-untrusted)
 
 (defun qwen-companion-tools--set (option value)
-  "Set OPTION to VALUE and tell the Python process."
+  "Set OPTION to VALUE and send it to the Python process."
   (set-default option value)
   (when (fboundp 'qwen-companion-tools-update)
     (qwen-companion-tools-update)))
 
 (defcustom qwen-companion-tools-offered t
-  "Which tools of `qwen-companion-tools' CLIs are offered.
-With t all of them, with nil none, else those with the names in the list.
-A CLI asks for them once, when it starts, and finds them by the settings
-layer only; see `qwen-companion-settings-layer'."
+  "Tools of `qwen-companion-tools' that are offered to CLIs.
+If t, all; if nil, none; else those with the names in the list.  A CLI
+lists the tools once, when it starts, and finds them by the settings layer
+only; see `qwen-companion-settings-layer'."
   :group 'qwen-companion
   :set #'qwen-companion-tools--set
   :type '(choice (const :tag "All" t)
@@ -45,10 +45,10 @@ layer only; see `qwen-companion-settings-layer'."
 
 (defcustom qwen-companion-tell-problems 'errors
   "Kinds of problems that are reported to the model whose edit caused them.
-After an edit by an agent of a file that is open in Emacs and is checked
-by flymake or flycheck, its model gets what is new: only errors, all
-problems, or nothing.  The agent waits for the checkers, for 1.5 seconds
-at most.  Qwen Code since 0.15 can be told."
+After an agent's edit of a file that is open in Emacs and checked by
+flymake or flycheck, its model gets the new problems: only errors, all, or
+none.  The agent waits for the checkers, for 1.5 seconds at most.  This
+needs Qwen Code 0.15 or later."
   :group 'qwen-companion
   :set #'qwen-companion-tools--set
   :type '(choice (const :tag "Errors" errors)
@@ -81,24 +81,24 @@ FUNCTION is called with their values, nil for one that was not given."
 
 (defvar qwen-companion-tools nil
   "Alist of the tools that models may call: (NAME . TOOL).
-Add one with `qwen-companion-define-tool'; delete an element to take one
-away, or set `qwen-companion-tools-offered'.")
+Add one with `qwen-companion-define-tool'; to remove one, delete its
+element, or set `qwen-companion-tools-offered'.")
 
 (defvar qwen-companion-tools-reports nil
   "Alist (NAME . FUNCTION) of reports that Emacs sends to models unasked.
-A function takes the arguments of the call, a list of names and values,
-and returns the same kinds of values as the function of a tool.")
+A function gets the arguments of the call, a list of names and values, and
+returns the same kinds of values as the function of a tool.")
 
 (defvar qwen-companion-tools--directories nil
   "During a call, the directories that the calling CLI may see, t for all.")
 (defvar qwen-companion-tools--queue nil
-  "The calls that wait, oldest first: payloads of the `tool-call' message.")
+  "The queued calls, oldest first: payloads of the `tool-call' message.")
 (defvar qwen-companion-tools--timer nil
-  "Timer that runs the next call, nil when none waits.")
+  "Timer that runs the next call, nil if none is queued.")
 (defvar qwen-companion-tools--sent nil
-  "The payload of the `tools' message sent last, nil before the first time.")
+  "The payload of the last `tools' message, nil before the first.")
 
-;;; Defining
+;;; Definitions
 
 (defmacro qwen-companion-define-tool (name arguments description &rest body)
   "Let models call the tool NAME, a string of letters, digits and underscores.
@@ -163,16 +163,16 @@ value, or a function that returns one, at once or within a few seconds.  A
       (_ (error "Not an argument of the tool %s: %S" tool argument)))))
 
 (defun qwen-companion-tools-place (path line column text)
-  "Return TEXT, about LINE and COLUMN of the file PATH, as a part of an answer.
-LINE and COLUMN count from 1 and may be nil.  The model does not get it
-where the CLI may not see that file."
+  "Return TEXT, about LINE and COLUMN of the file PATH, as an item of an answer.
+LINE and COLUMN count from 1 and may be nil.  The model does not get it if
+the CLI may not see that file."
   (append (list :path (expand-file-name path) :text text)
           (and line (list :line line))
           (and column (list :column column))))
 
 (defun qwen-companion-tools-block (text &optional line)
-  "Return TEXT, quoted from a file or from elsewhere, as a part of an answer.
-Its lines are numbered from LINE if that is non-nil, else marked."
+  "Return TEXT, quoted from a file or from elsewhere, as an item of an answer.
+Number its lines from LINE if that is non-nil, else mark them."
   (append (list :text text :block t)
           (and line (list :line line))))
 
@@ -182,28 +182,28 @@ Its lines are numbered from LINE if that is non-nil, else marked."
       (user-error "%s is not open in Emacs; read it from the disk" path)))
 
 (defun qwen-companion-tools-visiting (path)
-  "Return the buffer that visits the file PATH, nil when there is none.
-Signal a `user-error' when the user hides it."
+  "Return the buffer that visits the file PATH, nil if there is none.
+Signal a `user-error' if the user has hidden it."
   (when-let* ((buffer (qwen-companion-buffers-visiting path)))
     (when (qwen-companion-privacy-secret-p buffer)
-      (user-error "The user does not show %s" path))
+      (user-error "The user has hidden %s" path))
     buffer))
 
 (defun qwen-companion-tools-in-scope-p (name)
-  "Return non-nil when the file or directory NAME is in the CLI's scope.
+  "Return non-nil if the file or directory NAME is in the CLI's scope.
 Exclusions of single files are not checked here."
   (and name
        (if (eq t qwen-companion-tools--directories)
-           ;; Of this machine, that is.
+           ;; Only files of this machine.
            (not (file-remote-p name))
          (cl-some (lambda (directory)
                     (qwen-companion-untrusted-in-directory-p name directory))
                   qwen-companion-tools--directories))))
 
-;;; Offering
+;;; Offered tools
 
 (defun qwen-companion-tools--definitions ()
-  "Return the tools that are offered, for the Python process."
+  "Return the offered tools, for the Python process."
   (cl-loop for (name . tool) in (reverse qwen-companion-tools)
            when (or (eq t qwen-companion-tools-offered)
                     (member name qwen-companion-tools-offered))
@@ -214,7 +214,7 @@ Exclusions of single files are not checked here."
                          :paged (qwen-companion-tools--tool-paged tool))))
 
 (defun qwen-companion-tools-update ()
-  "Tell the Python process which tools there are, if they have changed."
+  "Send the list of tools to the Python process, if it has changed."
   (let ((payload (list :tools (qwen-companion-tools--definitions)
                        :after-edits (and qwen-companion-tell-problems t)
                        :with-prompts (and qwen-companion-tell-unsaved t))))
@@ -223,21 +223,21 @@ Exclusions of single files are not checked here."
            'tools payload qwen-companion-tools--sent))))
 
 (defun qwen-companion-tools-resend ()
-  "Tell a new Python process which tools there are."
+  "Send the list of tools to a new Python process."
   (setq qwen-companion-tools--sent nil)
   (qwen-companion-tools-update))
 
 (defun qwen-companion-tools-forget ()
-  "Forget each queued call."
+  "Drop the queue."
   (qwen-companion-timers-cancel qwen-companion-tools--timer)
   (setq qwen-companion-tools--queue nil
         qwen-companion-tools--sent nil))
 
-;;; Calling
+;;; Calls
 
 (defun qwen-companion-tools-on-call (payload)
   "Handle the `tool-call' message PAYLOAD: answer a model.
-That is done by a timer: it may take long, and this is a process filter."
+Do that in a timer: it may take long, and this is a process filter."
   (setq qwen-companion-tools--queue
         (nconc qwen-companion-tools--queue (list payload)))
   (qwen-companion-tools--run-later 0)
@@ -260,7 +260,7 @@ That is done by a timer: it may take long, and this is a process filter."
               (`(done . ,payload)
                (when payload
                  (qwen-companion-backend-call 'tool-answer payload)))
-              ;; The user goes first.
+              ;; The user's input comes first.
               (_ (push call qwen-companion-tools--queue)
                  (setq pause qwen-companion-tools--pause))))
         (when qwen-companion-tools--queue
@@ -294,8 +294,8 @@ That is done by a timer: it may take long, and this is a process filter."
           (t (user-error "This tool no longer exists")))))
 
 (defun qwen-companion-tools--protected (id function)
-  "Return the value of FUNCTION, or the answer to the call ID that it failed.
-Nothing in it can ask the user, and it does not wait for long."
+  "Return the value of FUNCTION, or the answer that the call ID has failed.
+FUNCTION cannot ask the user, and is interrupted if it waits too long."
   (declare (indent 1))
   (let ((inhibit-interaction t)
         (inhibit-message t)
@@ -310,11 +310,11 @@ Nothing in it can ask the user, and it does not wait for long."
             (with-timeout
                 (qwen-companion-tools--wait
                  (qwen-companion-tools--failure
-                  id "A language server or another process does not answer.  Go on without this"))
+                  id "A language server or another process does not answer.  Continue without this"))
               (funcall function))
           (inhibited-interaction
            (qwen-companion-tools--failure
-            id "Emacs would have to ask the user for that, and does not"))
+            id "Emacs would have to ask the user for that, which tools may not do"))
           (user-error
            (qwen-companion-tools--failure id (error-message-string err)))
           (error
@@ -328,7 +328,7 @@ Nothing in it can ask the user, and it does not wait for long."
                 (concat text (unless (string-suffix-p "." text) ".")))))
 
 (defun qwen-companion-tools--start (id function)
-  "Call FUNCTION, which answers the call ID by the function that it gets.
+  "Call FUNCTION, which answers the call ID through its argument, a function.
 Return nil."
   (let ((pending t)
         (directories qwen-companion-tools--directories))
@@ -395,7 +395,7 @@ Return nil."
                             t t))
 
 (defun qwen-companion-tools--hidden-p (path)
-  "Return non-nil when PATH, a file in an answer, is one that the user hides."
+  "Return non-nil if PATH, a file in an answer, is hidden by the user."
   (or (and (file-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
       (when-let* ((buffer (get-file-buffer path)))
         (qwen-companion-privacy-secret-p buffer))))

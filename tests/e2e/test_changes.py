@@ -207,7 +207,7 @@ def go_on(stage: Stage, session: str, cli: Cli) -> None:
     """Go on with the conversation `session` in another Emacs: its turns of before and the new one are the same's."""
     stage.emacs.command("qwen-companion-resume")
     if stage.far is None:
-        stage.screen.wait_for("Go on with:")
+        stage.screen.wait_for("Continue conversation:")
         stage.screen.type("change a lot")
         stage.screen.keys("Tab", "Enter")
     else:

@@ -16,7 +16,7 @@ from stage import Stage
 pytestmark = [pytest.mark.reuses_stage("registry"), pytest.mark.local("about the Qwen Codes of this machine")]
 
 AT_MODEL = "at the model"
-QUEUED = "delivered, and comes after the turn or the question before it"
+QUEUED = "delivered; it runs after the current turn or question"
 ROWS = """
 (mapconcat (lambda (entry) (mapconcat #'identity (append (cadr entry) nil) "|"))
            (with-current-buffer "*qwen-companion sessions*" tabulated-list-entries) "\\n")

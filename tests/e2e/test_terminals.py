@@ -86,7 +86,7 @@ def test_clis_in_terminals_of_one_project(stage: Stage) -> None:
 
 def choose_here(stage: Stage) -> None:
     """Go on with the conversation, one of those that Emacs offers."""
-    stage.screen.wait_for("Go on with:")
+    stage.screen.wait_for("Continue conversation:")
     stage.screen.type("teapot")
     stage.screen.keys("Tab", "Enter")
 

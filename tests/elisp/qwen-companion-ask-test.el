@@ -83,7 +83,7 @@ The function `typed' returns what a terminal has got."
                 ((symbol-function 'qwen-companion-terminal-in-worktrees)
                  (lambda (_root names start)
                    (mapc start names)
-                   ", without what is not committed (1 file)"))
+                   ", without uncommitted changes (1 file)"))
                 ((symbol-function 'completing-read-multiple)
                  (lambda (_prompt table &rest _) (setq offered table) choices))
                 ((symbol-function 'qwen-companion-terminal-open)
@@ -96,7 +96,7 @@ The function `typed' returns what a terminal has got."
                        (run-hooks 'qwen-companion-terminal-opened-hook))))))
         (qwen-companion-ask t)
         (insert "Add a test, please: now\n")
-        (should (string-match-p "Starting in 3 worktrees, without what is not committed (1 file); "
+        (should (string-match-p "Starting in 3 worktrees, without uncommitted changes (1 file); "
                                 (qwen-companion-test-messages (qwen-companion-ask-submit '(4)))))
         (setq started (reverse started))
         (should (equal '("qwen" "other") offered))

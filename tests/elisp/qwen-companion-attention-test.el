@@ -87,7 +87,7 @@ Each is a list of sessions."
       (while (process-live-p process)
         (accept-process-output process))
       (should-not (qwen-companion-attention-test--events (list (append ended idle)) '((:id "2"))))
-      (should (equal '((gone "Qwen Code in project has ended in the middle of its work"))
+      (should (equal '((gone "Qwen Code in project has ended during a turn"))
                      (qwen-companion-attention-test--events
                       (list (append ended working)) '((:id "2"))))))))
 

@@ -162,7 +162,7 @@
       (qwen-companion-review)
       (qwen-companion-test-comment "plums" "No plums")
       (qwen-companion-chat-plan-test--edit)
-      (qwen-companion-test-said "comments on the review are not sent; they are copied"
+      (qwen-companion-test-said "comments on the review not sent; they are in the kill ring"
         (funcall end))
       (should-not (qwen-companion-proposals))
       (should (string-match-p "No plums" (current-kill 0)))

@@ -163,7 +163,7 @@ Each is (LINE . TEXT), or TEXT."
 (ert-deftest qwen-companion-diagnostics-test-says-when-it-was-not-checked-before ()
   (qwen-companion-diagnostics-test--with "bad old\n"
     (flymake-start)
-    (should (equal "Nothing had been checked before, so some of it may be old."
+    (should (equal "The file had not been checked before, so some of these may be old."
                    (car (last (qwen-companion-diagnostics-test--edit
                                (qwen-companion-diagnostics-test--insert "bad new\n"))))))))
 

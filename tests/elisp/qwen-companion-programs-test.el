@@ -78,7 +78,7 @@
     (let* (begun
            (words (qwen-companion-terminal-in-worktrees
                    default-directory '("new") (lambda (path) (push path begun)))))
-      (should (string-match-p "without what is not committed ([1-9]" words))
+      (should (string-match-p "without uncommitted changes ([1-9]" words))
       (qwen-companion-test-wait-for begun)
       (should (equal "one\ntwo\nthree\n"
                      (qwen-companion-test-file-text (expand-file-name "a.txt" (car begun)))))

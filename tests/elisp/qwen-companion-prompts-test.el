@@ -97,7 +97,7 @@ The function `become' gives it another activity, since now or TIME."
     (let ((messages (qwen-companion-test-messages
                       (become 'working)
                       (become 'cancelled))))
-      (should (string-match-p "a prompt that waited was not sent" messages)))
+      (should (string-match-p "a queued prompt was not sent" messages)))
     (should (equal '((file "instead")) sent))
     (should-not (qwen-companion-prompts-waiting))
     (should (member "two" (qwen-companion-prompts-of "/root")))

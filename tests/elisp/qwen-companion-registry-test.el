@@ -59,7 +59,7 @@ CONTROLLER is what it tells of the token."
     (let (asked)
       (qwen-companion-test-answering (lambda (question) (push question asked) nil)
         (should-error (qwen-companion-registry-test--ask "Do it") :type 'user-error))
-      (should (string-match-p "controllers remove. takes it back" (car asked)))
+      (should (string-match-p "controllers remove. revokes it" (car asked)))
       (should-not (qwen-companion-test-sent 'registry-prompt))
       ;; It is in the prompt buffer still.
       (should (equal "Do it" (buffer-string)))
@@ -77,13 +77,13 @@ CONTROLLER is what it tells of the token."
       (qwen-companion-registry-on-registered '(:controller revoked))
       (qwen-companion-test-answering (lambda (question) (push question asked) nil)
         (should-error (qwen-companion-registry-test--ask "Even more") :type 'user-error))
-      (should (string-match-p "taken the token of Emacs back" (car asked))))))
+      (should (string-match-p "revoked the token of Emacs" (car asked))))))
 
 (ert-deftest qwen-companion-registry-test-the-receipt-decides-what-is-said ()
   (qwen-companion-registry-test--with 'valid (list (qwen-companion-registry-test--cli "7"))
     (should (qwen-companion-registry-test--ask "Do it"))
     (should (equal "site-7: at the model" (qwen-companion-registry-test--told 'model)))
-    (should (string-match-p "comes after the turn" (qwen-companion-registry-test--told 'queued)))
+    (should (string-match-p "runs after the current turn" (qwen-companion-registry-test--told 'queued)))
     (should (string-match-p "/peers" (qwen-companion-registry-test--told 'held)))
     (should (equal "site-7: sent, no receipt yet" (qwen-companion-registry-test--told 'sent)))
     (should (string-match-p "\\`site-7: sent, but no receipt.*may still arrive"
@@ -238,7 +238,7 @@ CONTROLLER is what it tells of the token."
                    (lambda (format &rest arguments) (setq said (apply #'format format arguments)))))
           (qwen-companion-registry-on-ended '(:cli "7" :ended nil))
           (qwen-companion-test-wait-for said))
-        (should (equal "site-7 has not ended; its conversation stays there" said)))
+        (should (equal "site-7 is still running, so its conversation stays there" said)))
       (should-not opened))))
 
 (defun qwen-companion-registry-test--resume (command id)
@@ -265,7 +265,7 @@ CONTROLLER is what it tells of the token."
             (should-not questions)
             ;; Outside of Emacs.
             (qwen-companion-registry-test--resume command "conversation")
-            (should (string-match-p "site-7 is running" (car questions)))
+            (should (string-match-p "site-7 is still running" (car questions)))
             (setq answer t)
             (qwen-companion-registry-test--resume command "conversation")
             (should (equal '((:cli "7")) (qwen-companion-test-sent 'registry-end)))
@@ -308,8 +308,8 @@ CONTROLLER is what it tells of the token."
             (qwen-companion-registry-test--cli "9" :kind 'serve)
             (qwen-companion-registry-test--cli "10" :gone t))
     (pcase-dolist (`(,id ,said) '(("7" "process 7: its record cannot be used: 100%s")
-                                  ("8" "site-8: it takes no prompts from other programs")
-                                  ("9" "site-9 is in a daemon, and takes prompts in a chat only")
+                                  ("8" "site-8: it does not accept prompts from other programs")
+                                  ("9" "site-9 runs in a daemon; send the prompt in a chat")
                                   ("10" "site-10 has ended")))
       (dolist (send (list #'qwen-companion-ask-cli
                           (lambda (cli) (qwen-companion-prompts-send cli root "Do it"))))

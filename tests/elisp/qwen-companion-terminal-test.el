@@ -417,14 +417,14 @@ What git cannot make one of is said before, and what it will lack."
               (should (string-match-p "in no git repository with a work tree" (refusal "x"))))
             (delete-directory "bare" t)
             (funcall git "init" "-q")
-            (should (string-match-p "has no commit yet" (refusal "x")))
+            (should (string-match-p "has no commit to start" (refusal "x")))
             (funcall git "add" "a.txt")
             (funcall git "commit" "-q" "-m" "a")
             (funcall git "branch" "worktree-there")
             (should (string-match-p "branch worktree-there already" (refusal "there")))
             (write-region "b\n" nil "a.txt" nil 'silent)
             (should (string-match-p
-                     "not committed (1 file)"
+                     "without uncommitted changes (1 file)"
                      (qwen-companion-test-messages
                        (qwen-companion-run-in-worktree " fix-1.a_b "))))
             (await "fix-1.a_b")

@@ -281,7 +281,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
         (insert "\n\n")
         (narrow-to-region (point) (point-max))
         (qwen-companion-tools-test--expect `(((4 "my-first") (8 "Variables > my-second")) "symbols" "path" ,path)))
-      (qwen-companion-tools-test--expect `("no structure" "symbols" "path" ,(expand-file-name "b.txt"))
+      (qwen-companion-tools-test--expect `("cannot list the definitions" "symbols" "path" ,(expand-file-name "b.txt"))
                                          '("Give path" "symbols")))))
 
 (ert-deftest qwen-companion-tools-test-buffer-text ()
@@ -306,7 +306,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
       (with-current-buffer (get-file-buffer path)
         (set-buffer-modified-p nil)
         (qwen-companion-privacy-set-exposure (current-buffer) 'hide))
-      (qwen-companion-tools-test--expect `("does not show" "buffer_text" "path" ,path)))))
+      (qwen-companion-tools-test--expect `("has hidden" "buffer_text" "path" ,path)))))
 
 ;;; Files that are not for the CLI
 
@@ -520,14 +520,14 @@ EXPECTED is a part of the error, or all items, as calling returns them."
         (let ((path buffer-file-name))
           (qwen-companion-tools-test--expect
            `("has not answered within" "definition" "symbol" "greet" "path" ,path "line" 1)
-           `("refuses to say that (Odd)" "references" "symbol" "greet" "path" ,path "line" 1)
-           `("does not answer that (textDocument/documentSymbol)" "symbols" "path" ,path)
-           '("does not answer that (workspace/symbol)" "symbols" "query" "greet")
+           `("failed to answer (Odd)" "references" "symbol" "greet" "path" ,path "line" 1)
+           `("does not support textDocument/documentSymbol" "symbols" "path" ,path)
+           '("does not support workspace/symbol" "symbols" "query" "greet")
            '("has loaded no definition of nobody" "definition" "symbol" "nobody")
            `("has loaded no definition of my-unloaded"
              "definition" "symbol" "my-unloaded" "path" ,(expand-file-name "b.el")))
           ;; This is what it has said.
-          (should (string-search "knows nothing of that place"
+          (should (string-search "has no description of that position"
                                  (car (qwen-companion-tools-test--call "hover" "path" path "line" 1)))))
         (ignore-error jsonrpc-error (kill-buffer))))))
 
@@ -646,9 +646,9 @@ EXPECTED is a part of the error, or all items, as calling returns them."
                               "search_docs" "manual" "own" "node" "part"))))
       (qwen-companion-tools-test--expect
        '(("Node \"Part\": About zebras and é.") "search_docs" "manual" "own" "query" "ZEBRA")
-       '(("The manual own has nothing like that.") "search_docs" "manual" "own" "query" "lion")
+       '(("No match in the manual own.") "search_docs" "manual" "own" "query" "lion")
        ;; Not one that is not there, as that of Emacs Lisp here.
-       '("Emacs has no manual elisp; it has none that is usual."
+       '("Emacs has no manual elisp; it has none of the usual ones."
          "search_docs" "manual" "elisp" "query" "x")
        '("no manual other" "search_docs" "manual" "other" "query" "x")
        '("Give query" "search_docs" "manual" "own")))))
@@ -665,7 +665,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
         ("docs/own~3/animals%2Fzebra.html"
          "<h1>Zebra</h1><p>Stripes.</p><h2 id=\"run\">run</h2><p>Run <b>away</b>.</p>"))
     (let ((Info-directory-list nil))
-      (qwen-companion-tools-test--expect '("Emacs has no manual own; it has none that is usual."
+      (qwen-companion-tools-test--expect '("Emacs has no manual own; it has none of the usual ones."
                                            "search_docs" "manual" "own" "query" "zebra"))
       (let ((devdocs-data-dir (expand-file-name "docs")))
         (dolist (manual '("own" "own~3"))
@@ -673,7 +673,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
            `(("Node \"zebra.run()\": Animals") "search_docs" "manual" ,manual "query" "ZEBRA")))
         (qwen-companion-tools-test--expect
          '(((nil "run\n\nRun away.")) "search_docs" "manual" "own" "node" "zebra.run()")
-         '(("The manual own has nothing like that.") "search_docs" "manual" "own" "query" "cat"))
+         '(("No match in the manual own.") "search_docs" "manual" "own" "query" "cat"))
         ;; Nothing outside of the installed manuals is read.
         (dolist (manual '("." ".." "../docs/own~3" "other"))
           (qwen-companion-tools-test--expect `("it has own~3" "search_docs" "manual" ,manual "query" "zebra")))))))

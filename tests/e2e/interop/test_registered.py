@@ -174,11 +174,11 @@ def test_the_cli_of_another_emacs(stage: Stage, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("agents", "outcome"),
     [
-        ({"crossSessionInbound": "hold"}, r"held there until you allow it"),
-        ({"crossSessionInbound": "refuse"}, r"Not sent to project-\w\w: its settings take no prompts"),
+        ({"crossSessionInbound": "hold"}, r"held until you allow it"),
+        ({"crossSessionInbound": "refuse"}, r"Not sent to project-\w\w: its settings refuse prompts"),
         (
             {"crossSessionMessaging": False},
-            r"takes no prompts from other programs \(agents.crossSessionMessaging is off",
+            r"does not accept prompts from other programs \(agents.crossSessionMessaging is off",
         ),
     ],
     ids=["hold", "refuse", "off"],
@@ -304,7 +304,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
         subprocess.run(command, check=True, env=stage.environment, cwd=stage.sandbox.home, capture_output=True)
         stage.emacs.wait_until("(eq 'revoked qwen-companion-registry--controller)")
         prompt(stage, "and now")
-        stage.screen.wait_for("You have taken the token of Emacs back")
+        stage.screen.wait_for("You have revoked the token of Emacs")
         stage.screen.enter("no")
         stage.wait_until_said("Not sent: without a token")
         assert not [body for body in stage.model.bodies if "and now" in str(body)]
@@ -384,7 +384,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
         stage.screen.keys("b")
         stage.screen.wait_for("Move project-")
         stage.screen.keys("c")
-        stage.screen.wait_for("End it there first")
+        stage.screen.wait_for("Quit it there")
         stage.screen.enter("yes")
         stage.screen.wait_until(lambda: answer in stage.emacs.buffer_text(CHAT), "the conversation in a chat")
     wait_until_idle(stage)
@@ -396,7 +396,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
     wait_for_turns("one", "two")
     to_list(stage)
     stage.screen.keys("s")
-    stage.wait_until_said("is in a daemon, and takes prompts in a chat only")
+    stage.wait_until_said("runs in a daemon; send the prompt in a chat")
     # As `D' in the list of chats does.
     stage.emacs.command("qwen-companion-chats")
     stage.screen.keys("D")
@@ -406,7 +406,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
         "(not (seq-find (lambda (cli) (eq 'serve (plist-get cli :kind))) (qwen-companion-registry-sessions)))"
     )
     stage.emacs.command("qwen-companion-resume")
-    stage.screen.wait_for("Go on with:")
+    stage.screen.wait_for("Continue conversation:")
     stage.screen.keys("Tab", "Enter")
     stage.screen.wait_until(
         lambda: answer in (text := stage.emacs.buffer_text("*qwen: project*")) and "Type your message" in text,
