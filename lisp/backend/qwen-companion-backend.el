@@ -8,14 +8,6 @@
 
 ;; Starts the Python process, connects to it, supervises it and stops it.
 ;; Everything here is asynchronous: no function waits for the process.
-;;
-;; The process speaks EPC.  Every call, in both directions, has two
-;; arguments: a secret and a property list.  The secret, the token of the
-;; server and its port live in Emacs and outlive the process, so that a
-;; killed process is replaced without the connected CLIs noticing.
-;;
-;; Secrets are kept in variables and never passed from function to
-;; function: arguments show up in backtraces, variables do not.
 
 ;;; Code:
 
@@ -28,7 +20,8 @@
 (require 'qwen-companion-programs)
 (require 'qwen-companion-timers)
 
-;; In a clone, or where package-vc has found no archive that has it.
+;; The dependency is missing in a clone, or if package-vc has found no archive
+;; with it.
 (unless (featurep 'epc)
   (user-error "The package epc, which qwen-companion needs, is not installed; add MELPA to `package-archives', then M-x package-install RET epc"))
 
@@ -38,11 +31,11 @@ Each function gets the new state, see `qwen-companion-state'.")
 
 (defvar qwen-companion-backend-methods nil
   "Alist of the methods that the Python process may call: (METHOD . FUNCTION).
-FUNCTION gets the property list that came with the call and returns at
-once; its value is the answer.")
+FUNCTION gets the property list of the call and returns at once; its value
+is the answer.")
 
 (defvar qwen-companion-backend-connected-hook nil
-  "Hook run when a Python process can be called, also after a restart.")
+  "Hook run when a Python process can be called, at its start and after a restart.")
 
 (defvar qwen-companion-backend-disconnected-hook nil
   "Hook run when the connection to a Python process is closed.
@@ -67,15 +60,15 @@ Its value is a list of property lists (:id :session :path :digest).")
 
 (defconst qwen-companion-backend--start-limit '(2 . 15)
   "Time limit for the start of a process: (SECONDS . COUNT).
-Fail after COUNT turns of a timer of SECONDS.")
+Fail after COUNT runs of a timer of SECONDS.")
 
 (defconst qwen-companion-backend--restart-limit '(5 . 60)
-  "At most so many restarts in so many seconds: (COUNT . SECONDS).")
+  "Maximum of restarts in a period: (COUNT . SECONDS).")
 
 (defconst qwen-companion-backend--ping-limit '(1.8 . 4)
   "Time limit for answers of a process: (SECONDS . COUNT).
 Ping it every SECONDS, and replace it after COUNT pings without an answer.
-It may have to read a proposal of 100 MB first.")
+It may be reading a proposal of 100 MB before it answers.")
 
 (defconst qwen-companion-backend--retry-delay 60
   "Seconds after a failure until a new process is tried.")
@@ -90,9 +83,9 @@ The process defines them in its `__main__.py'.")
                (:copier nil))
   "A Python process and the connection to it.
 MANAGER is EPC's manager, nil until it is connected.  TIMER checks whether
-the process is ready, and then whether it still answers.  UNANSWERED counts
-the turns of TIMER since the start or the last answer.  PUBLISHED and
-SERVING are non-nil after these messages; the process is ready then."
+the process is ready, and then whether it still answers.  UNANSWERED
+counts the runs of TIMER since the start or the last answer.  PUBLISHED
+and SERVING are non-nil after these messages; the process is ready then."
   process manager timer (unanswered 0) published serving)
 
 (cl-defstruct (qwen-companion-backend--server
@@ -108,7 +101,7 @@ directory for long texts, FILES are the names of the discovery files."
 (defvar qwen-companion-backend--state 'off
   "The state of the companion, see `qwen-companion-state'.")
 (defvar qwen-companion-backend--failure nil
-  "Text of the last failure, nil when there was none since it was ready.")
+  "Text of the last failure, nil if there was none since the process was ready.")
 (defvar qwen-companion-backend--connection nil
   "The Python process and the connection to it, nil when there is none.")
 (defvar qwen-companion-backend--server (qwen-companion-backend--make-server)
@@ -119,7 +112,7 @@ directory for long texts, FILES are the names of the discovery files."
 (defvar qwen-companion-backend--token nil
   "The token that the CLIs show to the server; it outlives a process.")
 (defvar qwen-companion-backend--retry-timer nil
-  "Timer that starts a process some time after a failure.")
+  "Timer that retries after a failure.")
 (defvar qwen-companion-backend--restarts nil
   "Times of the latest restarts, newest first.")
 (defvar qwen-companion-backend--noticed nil
@@ -169,12 +162,12 @@ Without a Python process, its hooks cannot report that."
                 (qwen-companion-backend-sessions))))
 
 (defun qwen-companion-backend-port ()
-  "Return the port at which CLIs are served, nil when none is known."
+  "Return the port at which CLIs are served, nil if unknown."
   (qwen-companion-backend--server-port qwen-companion-backend--server))
 
 (defun qwen-companion-backend-session (id)
   "Return the connected CLI ID, see `qwen-companion-backend-sessions'.
-Return nil when it has gone."
+Return nil if it has disconnected."
   (cl-find id (qwen-companion-backend-sessions)
            :key #'qwen-companion-session-id :test #'equal))
 
@@ -188,7 +181,7 @@ For another machine, append its name."
       (number-to-string pid))))
 
 (defun qwen-companion-backend-spool ()
-  "Return the private directory for long texts, nil while there is none."
+  "Return the private directory for long texts, nil if there is none."
   (qwen-companion-backend--server-spool qwen-companion-backend--server))
 
 (defun qwen-companion-backend-connected-p ()
@@ -239,7 +232,7 @@ The state becomes `starting', then `ready' or `error'."
     (cond
      ((not (file-directory-p qwen-companion-environment-source))
       (qwen-companion-backend--fail
-       (format "the package is incomplete: there is no %s; install it anew"
+       (format "the package is incomplete: %s is missing; reinstall it"
                (abbreviate-file-name qwen-companion-environment-source))))
      ((not python)
       (qwen-companion-backend--fail
@@ -253,14 +246,13 @@ The state becomes `starting', then `ready' or `error'."
          (qwen-companion-backend--fail (error-message-string err) t)))))))
 
 (defconst qwen-companion-backend--longest-directory 60
-  "Bytes of a directory's name below which sockets have room for theirs.
-The system allows 104 to 108 in all.")
+  "Longest name in bytes of a directory with room for the names of sockets.
+The system allows 104 to 108 bytes for the whole name.")
 
 (defun qwen-companion-backend--make-spool ()
   "Make a private directory for long texts and sockets, and return its name.
-Make it in /tmp where the name of the temporary directory is too long for
-a socket.  Signal a `file-error' that says what to do when that is
-impossible."
+Make it in /tmp if the name of the temporary directory is too long for a
+socket.  If that is impossible, signal a `file-error' with the remedy."
   (condition-case err
       (let ((temporary-file-directory
              (if (> (string-bytes temporary-file-directory)
@@ -270,7 +262,7 @@ impossible."
         (file-name-as-directory (make-temp-file "qwen-companion-" t)))
     (file-error
      (signal 'file-error
-             (list (format "no private directory can be made in %s (%s); make room there, or set TMPDIR before Emacs starts"
+             (list (format "cannot create a private directory in %s (%s); make room there, or set TMPDIR before Emacs starts"
                            (abbreviate-file-name temporary-file-directory)
                            (qwen-companion-backend-file-error-reason err)))))))
 
@@ -311,7 +303,7 @@ impossible."
            :stderr errors)))
     (process-put process 'errors errors)
     ;; Killing its buffer would end the process's standard error, so it has
-    ;; none; only it cannot be made without.
+    ;; none.  But it cannot be created without one.
     (let ((buffer (process-buffer errors)))
       (set-process-buffer errors nil)
       (kill-buffer buffer))
@@ -321,7 +313,7 @@ impossible."
                                    #'qwen-companion-backend--await-start)
     (condition-case nil
         (process-send-string process (qwen-companion-backend--hello))
-      ;; It is gone already: the sentinel says why.
+      ;; It has ended already: the sentinel reports the reason.
       (error nil))))
 
 (defun qwen-companion-backend--make-reserve ()
@@ -333,7 +325,8 @@ when the process is killed, no other user can take the port."
   (qwen-companion-backend--drop-reserve)
   (let ((file (expand-file-name ".reserve" (qwen-companion-backend-spool))))
     (setf (qwen-companion-backend--server-reserve qwen-companion-backend--server)
-          ;; Without one the port is not kept; too long a name signals a plain error.
+          ;; Without a reserve the port may be lost; too long a name signals a
+          ;; plain error.
           (ignore-errors
             (make-network-process :name "qwen-companion-reserve"
                                   :family 'local :service file
@@ -401,23 +394,23 @@ when the process is killed, no other user can take the port."
      (qwen-companion-backend--log-filter
       (process-get (qwen-companion-backend--process) 'errors)
       (format "The connection was refused: %s\n" (error-message-string err)))
-     ;; It may be dying.  The sentinel does the rest.
+     ;; The process may be dying.  The sentinel does the rest.
      (delete-process (qwen-companion-backend--process)))))
 
 (defun qwen-companion-backend--query-kill ()
-  "Return nil, and say why, while the connection of the current buffer is open."
+  "Refuse, with a message, to kill the current buffer while its connection is open."
   (or (not (process-live-p (get-buffer-process (current-buffer))))
       (ignore
        (message "qwen-companion: this buffer is the connection to the backend; M-x qwen-companion-mode closes it"))))
 
 (defun qwen-companion-backend-wipe-conversions ()
-  "Erase the internal buffer with the text decoded last."
+  "Erase the internal buffer with the last decoded text."
   (when-let* ((buffer (get-buffer " *code-conversion-work*")))
     (with-current-buffer buffer
       (erase-buffer))))
 
 (defun qwen-companion-backend--wipe-after-input (process)
-  "Erase each output of PROCESS from where Emacs has decoded it.
+  "Decode each output of PROCESS, then erase the buffer that Emacs decoded it in.
 The secret is in each call by the Python process."
   (let ((filter (process-filter process)))
     (set-process-filter process
@@ -427,7 +420,7 @@ The secret is in each call by the Python process."
                             (qwen-companion-backend-wipe-conversions))))))
 
 (defun qwen-companion-backend--define-methods (methods)
-  "Let the process that is connected call METHODS."
+  "Let the connected process call METHODS."
   (pcase-dolist (`(,method . ,function) methods)
     (epc:define-method (qwen-companion-backend--manager) method
                        (qwen-companion-backend--guarded function))))
@@ -444,14 +437,14 @@ They are in the form of the variable `qwen-companion-backend-methods'."
 
 (defun qwen-companion-backend--guarded (function)
   "Return FUNCTION as an EPC method that demands the secret.
-An error inside it is reported by its symbol only and never reaches the
-debugger: its backtrace would show the secret.  A call whose connection
-is closed before it is answered gets no answer."
+An error in it is reported by its symbol only and never reaches the
+debugger: its backtrace would show the secret.  A call whose connection is
+closed before it is answered gets no answer."
   (let* ((manager (qwen-companion-backend--manager))
          (connection (epc:connection-process (epc:manager-connection manager)))
          (open-p (lambda ()
                    (and (eq manager (qwen-companion-backend--manager))
-                        ;; Of a process that was killed, it may be closed
+                        ;; The connection to a killed process may be closed
                         ;; before its sentinel is called.
                         (process-live-p connection)))))
     (lambda (secret payload)
@@ -468,23 +461,23 @@ is closed before it is answered gets no answer."
                     (error "%s" (car err))))))))
         (if (funcall open-p)
             answer
-          ;; `epc' sends an answer only when this one is called back.
+          ;; `epc' sends an answer only when it calls this back.
           (deferred:new))))))
 
 ;;; Calling
 
 (defun qwen-companion-backend-wait (done seconds)
-  "Wait until the function DONE gives non-nil, SECONDS at most.
-Return its value.  For commands only; it can be quit."
+  "Wait until calling DONE gives non-nil, SECONDS at most.
+Return its value.  For commands only; the user can quit."
   (let ((end (+ (float-time) seconds))
-        ;; Timers and filters of others need them.
+        ;; Timers and filters of other packages need them.
         (file-name-handler-alist (default-toplevel-value 'file-name-handler-alist))
         (steps 0)
         value)
     (while (and (not (setq value (funcall done)))
                 (< (float-time) end))
-      ;; What arrives ends a wait.  It is handled a moment later by timers
-      ;; of `epc', which do not.
+      ;; Any output ends a wait.  Timers of `epc' handle it a moment later, and
+      ;; their end does not end a wait.
       (if (accept-process-output nil (if (> steps 0) 0.001 0.05))
           (setq steps 50)
         (cl-decf steps)))
@@ -492,7 +485,7 @@ Return its value.  For commands only; it can be quit."
 
 (defun qwen-companion-backend-call (method payload)
   "Call METHOD of the Python process with PAYLOAD, a property list.
-Return non-nil when the call was sent; answers come as calls of their own."
+Return non-nil if the call was sent; answers are separate calls."
   (when-let* ((manager (qwen-companion-backend--manager)))
     (qwen-companion-timers-check)
     (condition-case err
@@ -512,7 +505,7 @@ Return non-nil when the call was sent; answers come as calls of their own."
 
 (defun qwen-companion-backend-call-if-changed (method payload last)
   "Call METHOD with PAYLOAD unless that equals LAST, the payload sent last.
-Return the payload that the Python process has now: PAYLOAD, or LAST if
+Return the payload that the Python process now has: PAYLOAD, or LAST if
 the call could not be sent."
   (if (and (not (equal payload last))
            (qwen-companion-backend-call method payload))
@@ -529,8 +522,8 @@ the call could not be sent."
 
 (defun qwen-companion-backend-request (method payload callback)
   "Call METHOD with PAYLOAD and the id of a new request; return at once.
-CALLBACK gets the message that answers it, or nil when there will be none,
-as with a PAYLOAD that is nil.  It is not called before this returns."
+CALLBACK gets the message that answers it, or nil if there will be none,
+for example because PAYLOAD is nil.  It is not called before this returns."
   (let ((id (cl-incf qwen-companion-backend--last-request)))
     (push (cons id callback) qwen-companion-backend--requests)
     (unless (and payload
@@ -552,33 +545,33 @@ Return non-nil if that request was unanswered."
   nil)
 
 (defun qwen-companion-backend-fail-requests ()
-  "Fail all requests: their Python process is gone."
+  "Fail all requests: their Python process has ended."
   (pcase-dolist (`(,id . ,_) qwen-companion-backend--requests)
     (run-at-time 0 nil #'qwen-companion-backend-answer id nil)))
 
-;;; Whether the process is running
+;;; Supervision
 
 ;; A stopped process, or one in an endless loop, does not end by itself, and
-;; the CLIs wait for it.  Counted are turns of a timer, not seconds: while
-;; Emacs is busy, or the machine sleeps, none goes by, and the clock may be
-;; set.
+;; the CLIs wait for it.  The limits count runs of a timer, not seconds: while
+;; Emacs is busy, or the machine sleeps, the timer does not run, and the clock
+;; may be set.
 
 (defun qwen-companion-backend--later (limit function)
-  "Make FUNCTION the next turn of the timer, after the seconds of LIMIT."
-  ;; Not a timer that repeats: that would make up for turns Emacs had no
-  ;; time for, all at once.
+  "Make FUNCTION the next run of the timer, after the seconds of LIMIT."
+  ;; Not a repeating timer: that would catch up all at once on runs for which
+  ;; Emacs had no time.
   (let ((connection qwen-companion-backend--connection))
     (qwen-companion-timers-cancel (qwen-companion-backend--connection-timer connection))
     (setf (qwen-companion-backend--connection-timer connection)
           (run-at-time (car limit) nil function))))
 
 (defun qwen-companion-backend--ping-later ()
-  "Ask the process in a while whether it is running."
+  "Schedule the next ping."
   (qwen-companion-backend--later qwen-companion-backend--ping-limit
                                  #'qwen-companion-backend--ping))
 
 (defun qwen-companion-backend--ping ()
-  "Ask the process whether it is running; replace it when it hangs."
+  "Ping the process; replace it if it hangs."
   (qwen-companion-timers-check)
   (let* ((connection qwen-companion-backend--connection)
          (manager (qwen-companion-backend--manager))
@@ -598,8 +591,8 @@ Return non-nil if that request was unanswered."
               (lambda (_)
                 (setf (qwen-companion-backend--connection-unanswered connection)
                       0))))
-        ;; A command that waits for another process may let timers run and
-        ;; read no input but that one's.
+        ;; A command that waits for another process may run timers, but read
+        ;; input from that process only.
         (accept-process-output (epc:connection-process
                                 (epc:manager-connection manager))
                                0 nil t)))))
@@ -609,16 +602,16 @@ Return non-nil if that request was unanswered."
   "Matches characters outside Unicode: raw bytes, halves of surrogate pairs.")
 
 (defun qwen-companion-backend-unicode-p (name)
-  "Return non-nil when all characters of NAME are Unicode.
-Another one would make the whole call fail."
+  "Return non-nil if all characters of NAME are Unicode.
+Any other character would make the whole call fail."
   (not (string-match-p qwen-companion-backend-not-unicode name)))
 
 ;;; Ending
 
 (defun qwen-companion-backend-stop ()
   "Stop the Python process and forget everything about it.
-The process removes its files when it sees the end of its input; that
-happens on its own, also when Emacs is about to exit."
+The process removes its files when its input ends, even if Emacs is about
+to exit."
   (let ((process (qwen-companion-backend--process)))
     (setq qwen-companion-backend--requests nil)
     (qwen-companion-backend-call 'stop nil)
@@ -633,9 +626,9 @@ happens on its own, also when Emacs is about to exit."
       (process-put process 'killer
                    (run-at-time 5 nil #'qwen-companion-timers-call
                                 #'delete-process process))
-      ;; Told above, it may have ended by now.
+      ;; Its input has ended, so it may have ended by now.
       (ignore-errors
-        ;; Emacs tells a process that was stopped nothing.
+        ;; Emacs reports nothing about a process that was stopped by a signal.
         (continue-process process)
         (process-send-eof process))))
   (qwen-companion-timers-cancel qwen-companion-backend--retry-timer)
@@ -660,7 +653,7 @@ happens on its own, also when Emacs is about to exit."
     (delete-directory directory t)))
 
 (defun qwen-companion-backend--forget-server ()
-  "Forget all that outlives a process, and remove its files."
+  "Forget all state that outlives a process, and remove its files."
   (qwen-companion-backend--remove-files)
   (qwen-companion-backend--drop-reserve)
   (qwen-companion-backend--remove-spool (qwen-companion-backend-spool))
@@ -684,15 +677,15 @@ happens on its own, also when Emacs is about to exit."
              (not (process-live-p process)))
     (let* ((status (process-exit-status process))
            (meaning (alist-get status qwen-companion-backend--exit-codes)))
-      ;; Its last output tells why; read it before the pipe is closed.
+      ;; Its last output has the reason; read it before the pipe is closed.
       (while (accept-process-output (process-get process 'errors) 0))
       (qwen-companion-backend--disconnect)
       (cond
        ((and (eq meaning 'port-taken)
              (qwen-companion-backend--server-port qwen-companion-backend--server))
-        ;; Somebody took the port between two processes.  CLIs that have
-        ;; connected to it since have shown the token, and the files name
-        ;; that port.
+        ;; Another program took the port between two processes.  CLIs that have
+        ;; connected to it since have shown the token, and the files name that
+        ;; port.
         (qwen-companion-backend--remove-files)
         (qwen-companion-backend--drop-reserve)
         (setq qwen-companion-backend--server
@@ -719,7 +712,7 @@ happens on its own, also when Emacs is about to exit."
        count)))
 
 (defun qwen-companion-backend--explain (process status)
-  "Return a message about PROCESS, ended with STATUS, and the way out."
+  "Return a message with the reason why PROCESS ended, with STATUS, and the remedy."
   (let ((python (abbreviate-file-name (car (process-command process))))
         (detail (qwen-companion-backend--last-line process)))
     (pcase (alist-get status qwen-companion-backend--exit-codes)
@@ -787,10 +780,10 @@ The process does so itself, but it may have been killed."
   (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
         nil))
 
-;;; What the process says about itself
+;;; Messages about the process itself
 
 (defun qwen-companion-backend-on-published (payload)
-  "Handle the `published' message PAYLOAD: keep port and token for a restart."
+  "Handle the `published' message PAYLOAD: save port and token for a restart."
   (setf (qwen-companion-backend--server-port qwen-companion-backend--server)
         (qwen-companion-published-port payload)
         qwen-companion-backend--token (qwen-companion-published-token payload)
@@ -800,24 +793,24 @@ The process does so itself, but it may have been killed."
   (qwen-companion-backend--check-ready))
 
 (defun qwen-companion-backend-on-files (payload)
-  "Handle the `files' message PAYLOAD: keep the names of the discovery files."
+  "Handle the `files' message PAYLOAD: save the names of the discovery files."
   (setf (qwen-companion-backend--server-files qwen-companion-backend--server)
         (qwen-companion-file-list-files payload))
   nil)
 
 (defun qwen-companion-backend--check-updated ()
-  "Say that an update of the package needs a restart, if there was one."
+  "Tell the user to restart if the package was updated."
   (when (qwen-companion-environment-updated-p)
     (qwen-companion-backend-notice-once
-     (format "the package was updated, and Emacs still runs what was there before; %s"
+     (format "the package was updated, but Emacs still runs the old version; %s"
              (qwen-companion-environment-restart)))))
 
 (defun qwen-companion-backend-on-serving (_payload)
-  "Handle the `serving' message: the requests of CLIs are answered."
+  "Handle the `serving' message: requests of CLIs are answered now."
   (qwen-companion-backend--check-updated)
   (when (qwen-companion-environment-outdated-p)
     (qwen-companion-backend-notice-once
-     "the Python environment is that of another version of the package; M-x qwen-companion-install-backend brings it up to date"))
+     "the Python environment belongs to another version of the package; M-x qwen-companion-install-backend updates it"))
   (setf (qwen-companion-backend--connection-unanswered
          qwen-companion-backend--connection)
         0)
@@ -840,11 +833,11 @@ Either message may come first."
         (qwen-companion-backend-notice "the companion is running again")))))
 
 (defun qwen-companion-backend-on-sessions (payload)
-  "Handle the `sessions' message PAYLOAD: keep the connected CLIs."
+  "Handle the `sessions' message PAYLOAD: store the connected CLIs."
   (let ((changed (qwen-companion-session-changes-sessions payload))
         (gone (qwen-companion-session-changes-gone payload))
         kept)
-    ;; A new list: the one before is compared with it.
+    ;; A new list: it is compared with the previous one.
     (dolist (session (qwen-companion-backend-sessions))
       (let* ((id (qwen-companion-session-id session))
              (new (cl-find id changed :key #'qwen-companion-session-id
@@ -863,13 +856,13 @@ Either message may come first."
   (qwen-companion-backend-notice (qwen-companion-notice-text payload)))
 
 (defun qwen-companion-backend-notice (text)
-  "Show TEXT, a warning or an error, and keep it in the log."
+  "Show TEXT, a warning or an error, and add it to the log."
   (qwen-companion-backend--log "%s" text)
   (message "qwen-companion: %s" text)
   nil)
 
 (defun qwen-companion-backend-notice-once (text)
-  "Show TEXT as `qwen-companion-backend-notice' does, unless it was shown."
+  "Show TEXT as `qwen-companion-backend-notice' does, unless it was shown already."
   (unless (member text qwen-companion-backend--noticed)
     (push text qwen-companion-backend--noticed)
     (qwen-companion-backend-notice text)))
@@ -879,10 +872,10 @@ Either message may come first."
 (defconst qwen-companion-backend--log-name "*qwen-companion log*")
 
 (defconst qwen-companion-backend--log-limit 100000
-  "Characters the log may hold; the oldest go first.")
+  "Most characters in the log; the oldest are deleted first.")
 
 (defun qwen-companion-backend--log-buffer ()
-  "Return the log buffer, made if need be."
+  "Return the log buffer; create it if necessary."
   (or (get-buffer qwen-companion-backend--log-name)
       (with-current-buffer (get-buffer-create qwen-companion-backend--log-name)
         (special-mode)
@@ -900,10 +893,10 @@ Either message may come first."
    (concat (apply #'format format arguments) "\n")))
 
 (defun qwen-companion-backend--log-filter (process output)
-  "Add OUTPUT of PROCESS to the log, and keep its end with the process."
+  "Add OUTPUT of PROCESS to the log, and store its end in the process."
   (let ((said (concat (process-get process 'said) output)))
     (process-put process 'said (substring said (max 0 (- (length said) 1000)))))
-  ;; One that was told to stop does not bring a log back that has gone.
+  ;; A process that was told to stop must not restore a log that was deleted.
   (when (or (get-buffer qwen-companion-backend--log-name)
             (and (qwen-companion-backend--process)
                  (eq process (process-get (qwen-companion-backend--process)
@@ -922,11 +915,11 @@ Either message may come first."
                          (- (point-max) qwen-companion-backend--log-limit)))))))
 
 (defun qwen-companion-backend--last-line (process)
-  "Return the last line of the errors of PROCESS, or a word for its absence."
+  "Return the last line of the errors of PROCESS, or a placeholder."
   (let ((said (string-trim
                (or (process-get (process-get process 'errors) 'said) ""))))
     (if (string-empty-p said)
-        "it said nothing"
+        "no error message"
       (car (last (split-string said "\n"))))))
 
 (defun qwen-companion-log ()
@@ -937,7 +930,7 @@ Either message may come first."
 ;;; A new environment
 
 (defun qwen-companion-backend--environment-changed ()
-  "Use the environment that has just been made."
+  "Use the environment that was just made."
   (if (eq qwen-companion-backend--state 'error)
       (qwen-companion-backend-start)
     (when (eq qwen-companion-backend--state 'ready)

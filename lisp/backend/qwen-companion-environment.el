@@ -9,7 +9,7 @@
 ;; The Python environment of the companion is a directory `venv-VERSION' in
 ;; `qwen-companion-backend-directory', where VERSION is that of the list of
 ;; packages.  It is made beside the one in use and gets its name when it is
-;; complete, so an installation that fails breaks nothing.
+;; complete, so a failed installation changes nothing.
 
 ;;; Code:
 
@@ -20,9 +20,9 @@
 
 (defcustom qwen-companion-python nil
   "Python interpreter (3.10 or later) that runs the companion's server.
-A file name or a command on the variable `exec-path'; nil is python3.
-The environment that `qwen-companion-install-backend' has made with it
-is used if there is one, else this interpreter itself."
+A file name or a command on the variable `exec-path'; nil is python3.  If
+`qwen-companion-install-backend' has made an environment with it, that is
+used, else the interpreter itself."
   :group 'qwen-companion
   :type '(choice (const :tag "python3" nil)
                  (file :tag "Interpreter")))
@@ -34,11 +34,11 @@ is used if there is one, else this interpreter itself."
   :type 'directory)
 
 (defconst qwen-companion-environment-oldest-python "3.10"
-  "Oldest version of Python that the process runs with.")
+  "Oldest supported version of Python.")
 
 (defconst qwen-companion-environment-source
   (let ((here (file-name-directory (macroexp-file-name))))
-    ;; In a checkout this file is in a folder of lisp/; some packages have all files in one.
+    ;; In a checkout this file is in a folder of lisp/; some packages have a single folder.
     (expand-file-name "python/" (or (locate-dominating-file here "python/requirements.lock")
                                     here)))
   "Directory that holds the Python package.")
@@ -46,7 +46,7 @@ is used if there is one, else this interpreter itself."
 (defvar qwen-companion-environment-made-hook nil
   "Hook run after an environment has been made.")
 
-;;; The one in use
+;;; The environment in use
 
 (defun qwen-companion-environment--lock ()
   "Return the name of the file that lists the packages and their hashes."
@@ -63,21 +63,22 @@ is used if there is one, else this interpreter itself."
    qwen-companion-backend-directory))
 
 (defun qwen-companion-environment-base ()
-  "Return the interpreter that environments are made with, or nil."
+  "Return the interpreter with which environments are made, or nil."
   (qwen-companion-programs-find (or qwen-companion-python "python3")))
 
 (defun qwen-companion-environment--stamp (directory)
   "Return the name of the link in DIRECTORY to the interpreter it was made with.
-It is also the mark of what the companion has made, and may delete."
+The link also marks the directories that the companion made and may
+delete."
   (expand-file-name "made-with" directory))
 
 (defun qwen-companion-environment--own-p (directory)
-  "Return non-nil when the companion has made the environment DIRECTORY."
+  "Return non-nil if the companion has made the environment DIRECTORY."
   (file-symlink-p (qwen-companion-environment--stamp directory)))
 
 (defun qwen-companion-environment--interpreter (directory)
   "Return the interpreter of the environment DIRECTORY, or nil.
-Return nil too when `qwen-companion-python' is set and DIRECTORY was made
+Return nil, too, if `qwen-companion-python' is set and DIRECTORY was made
 with another one."
   (let ((python (expand-file-name "bin/python" directory))
         (base (file-symlink-p (qwen-companion-environment--stamp directory))))
@@ -134,10 +135,10 @@ Some of its files are newer than the running Lisp, or Lisp files are gone."
                              (newer-p attributes)))))))
 
 (defun qwen-companion-environment-restart ()
-  "Return how to run the package that is on the disk."
+  "Return a sentence on how to run the version of the package on disk."
   (if (fboundp 'restart-emacs)
       "M-x restart-emacs"
-    "end Emacs, and start it again"))
+    "quit Emacs and start it again"))
 
 (defun qwen-companion-environment-remedy ()
   "Return a remedy for an interpreter that lacks a package."
@@ -146,7 +147,7 @@ Some of its files are newer than the running Lisp, or Lisp files are gone."
               (abbreviate-file-name (qwen-companion-environment--lock)))
     "run M-x qwen-companion-install-backend"))
 
-;;; Making one
+;;; Installation
 
 (defconst qwen-companion-environment--buffer-name "*qwen-companion install*")
 
@@ -169,7 +170,7 @@ Some of its files are newer than the running Lisp, or Lisp files are gone."
     (how-many "^[a-z0-9-]+==")))
 
 (defun qwen-companion-environment--count ()
-  "Report how many packages pip has found, in the buffer of the installation."
+  "Report the number of packages found by pip, from the installation's buffer."
   (progress-reporter-update qwen-companion-environment--progress
                             (how-many "^Collecting " (point-min) (point-max))))
 
@@ -178,7 +179,7 @@ Some of its files are newer than the running Lisp, or Lisp files are gone."
   (let ((own (expand-file-name "bin/python" part))
         (lock (qwen-companion-environment--lock))
         (oldest qwen-companion-environment-oldest-python)
-        ;; Before the packages, so that what was killed bears it too.
+        ;; Before the packages, so that a killed installation has the mark too.
         (mark (list "ln" "-s" python (qwen-companion-environment--stamp part))))
     (cons
      (list python "-I" "-c"
@@ -191,21 +192,21 @@ Some of its files are newer than the running Lisp, or Lisp files are gone."
                 "--compile-bytecode" "-r" ,lock))
        `((,python "-I" "-m" "venv" ,part)
          ,mark
-         ;; The lock has all that they depend on.
+         ;; The lock contains all dependencies.
          (,own "-I" "-m" "pip" "install" "--disable-pip-version-check" "--no-deps"
                "--require-hashes" "-r" ,lock)
-         ;; A fifth of the whole, and not needed again; setuptools may not be there.
+         ;; A fifth of the size, and not needed again; setuptools may be
+         ;; missing.
          (,own "-I" "-m" "pip" "uninstall" "--yes" "--quiet" "setuptools" "pip"))))))
 
 ;;;###autoload
 (defun qwen-companion-install-backend ()
   "Make the Python environment of the companion, or make it anew.
-It goes to `qwen-companion-backend-directory', and holds exactly the
+It is a directory in `qwen-companion-backend-directory' with exactly the
 packages of the requirements file, checked by hash.  Make it with uv if
 that is on the variable `exec-path', else with the venv and pip of
-`qwen-companion-python' or python3.  That
-happens in the background in a buffer of its own.  Where it fails,
-the environment that was there before stays."
+`qwen-companion-python' or python3.  This runs in the background, in a
+buffer of its own.  If it fails, the previous environment stays."
   (interactive)
   (require 'compile)
   (let ((python (qwen-companion-environment-base)))
@@ -216,18 +217,20 @@ the environment that was there before stays."
     (condition-case err
         (make-directory qwen-companion-backend-directory t)
       (file-error
-       (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a place where you may write"
+       (user-error "Cannot make %s (%s); customize `qwen-companion-backend-directory' to a writable directory"
                    (abbreviate-file-name qwen-companion-backend-directory)
                    (if (stringp (nth 2 err)) (nth 2 err) (error-message-string err)))))
     (let* ((here default-directory)
            (part (make-temp-name (concat (qwen-companion-environment--current) ".part-")))
            (buffer (qwen-companion-programs-compile
                     (qwen-companion-environment--commands python part)
-                    ;; Their escape sequences would be in what is said of a failure.
+                    ;; Their escape sequences would appear in the message about
+                    ;; a failure.
                     '("NO_COLOR=1" "PIP_NO_COLOR=1")
                     qwen-companion-environment--buffer-name)))
       (with-current-buffer buffer
-        ;; Commands that the user calls in here are about the project, not about the environment.
+        ;; Commands called in this buffer are about the project, not the
+        ;; environment.
         (setq default-directory here)
         (use-local-map (make-composed-keymap qwen-companion-environment--map
                                              (current-local-map)))
@@ -241,15 +244,15 @@ the environment that was there before stays."
                   #'qwen-companion-environment--ended nil t)))))
 
 (defun qwen-companion-environment-offer ()
-  "Offer to make the environment when there is none, and return the answer.
-Ask nothing where `qwen-companion-python' is set, or where the system's
-Python has the packages."
+  "Offer to make the environment if there is none, and return the answer.
+Ask nothing if `qwen-companion-python' is set, or if the system's Python
+has the packages."
   (let ((python (qwen-companion-environment-python)))
     (and (not qwen-companion-python)
          python
          (not (cl-some #'qwen-companion-environment--interpreter
                        (qwen-companion-environment--all)))
-         ;; It may be that the system's Python has them all.
+         ;; The system's Python may have all packages.
          (not (eql 0 (qwen-companion-programs-call
                       python "-I" "-c" "from importlib.metadata import version; version('mcp')")))
          (y-or-n-p "The Python environment is missing; install it now? ")
@@ -269,12 +272,12 @@ Python has the packages."
                    (cdr cause) (buffer-name buffer)))
       (let ((left (qwen-companion-environment--switch part)))
         (qwen-companion-environment--close buffer)
-        ;; By these the mode may come on.
+        ;; These functions may turn the mode on.
         (run-hooks 'qwen-companion-environment-made-hook)
         (unless (bound-and-true-p qwen-companion-mode)
           (message "qwen-companion: the Python environment is ready; M-x qwen-companion-mode uses it"))
         (when left
-          (message "qwen-companion: the Python environment is ready; not marked as made by it, so left for you to delete: %s"
+          (message "qwen-companion: the Python environment is ready; these have no mark of the companion, so delete them yourself: %s"
                    (mapconcat #'abbreviate-file-name left ", ")))))))
 
 (defun qwen-companion-environment--close (buffer)
@@ -285,10 +288,10 @@ Python has the packages."
 
 (defun qwen-companion-environment--cause (buffer)
   "Return why the installation in BUFFER has failed: (POS . TEXT).
-That is the last line that names an error, else the last line.  Where
-pip could not reach the index, its last error only says that nothing was
-found; return the warning before that.  Where Python's venv is missing,
-say how to install it."
+This is the last line that names an error, else the last line.  If pip
+could not reach the index, its last error only says that nothing was
+found; return the warning before that.  If Python's venv is missing,
+return how to install it."
   (with-current-buffer buffer
     (save-excursion
       (goto-char (point-max))
@@ -307,10 +310,10 @@ say how to install it."
                 "^WARNING: Retrying .* connection broken by '\\(.*\\)': " nil t))
           (cons (point)
                 (concat "no connection to the package index: "
-                        ;; After the object that has failed.
+                        ;; The name of the failed object comes first.
                         (replace-regexp-in-string "\\`.*>: \\|[')]+\\'" ""
                                                   (match-string-no-properties 1)))))
-         ;; What Debian's Python says, on several lines.
+         ;; Debian's Python reports this on several lines.
          ((re-search-backward "ensurepip is not" nil t)
           (cons (line-beginning-position)
                 "this Python has no venv; install it (on Debian: apt install python3-venv)"))
@@ -320,14 +323,15 @@ say how to install it."
 
 (defun qwen-companion-environment--switch (part)
   "Make PART, which is complete, the environment in use; delete the others.
-Return those that stay because they bear no mark of the companion."
+Return those that are not deleted because they lack the mark of the
+companion."
   (let* ((current (qwen-companion-environment--current))
          (old (concat part "-old"))
          left)
     (when (file-exists-p current)
       (rename-file current old))
     (rename-file part current)
-    ;; A process that runs from one of them has imported all its modules.
+    ;; A process running from one of them has imported all its modules.
     (dolist (other (append (and (file-exists-p old) (list old))
                            (remove current (qwen-companion-environment--all))
                            (remove old (qwen-companion-environment--abandoned)))
@@ -341,7 +345,7 @@ Return those that stay because they bear no mark of the companion."
 
 (defun qwen-companion-environment--abandoned ()
   "Return the directories of installations that were killed.
-Younger ones may be those of another Emacs that is at work."
+Younger directories may belong to an Emacs that is installing now."
   (cl-loop for (name . attributes) in (directory-files-and-attributes
                                        qwen-companion-backend-directory t
                                        "\\`venv-[0-9a-f]+\\.part-")
@@ -351,7 +355,7 @@ Younger ones may be those of another Emacs that is at work."
            collect name))
 
 (defun qwen-companion-environment-records ()
-  "Return the directory of the records, as the Python part names it."
+  "Return the directory of the records, named as in the Python part."
   (let ((state (getenv "XDG_STATE_HOME")))
     (expand-file-name "qwen-companion/"
                       (if (and state (file-name-absolute-p state))

@@ -6,17 +6,17 @@
 
 ;;; Commentary:
 
-;; Accessors for the property lists that the Python process sends.  The keys
-;; below are written by `make docs' from the classes that are named; what each
-;; of them means is in `qwen_companion/emacs/messages.py'.  A text in a message
-;; may be in a file: it is read by `qwen-companion-spool'.
+;; Accessors for the property lists that the Python process sends.  `make docs'
+;; writes the keys below from the named classes;
+;; `qwen_companion/emacs/messages.py' documents them.  A text in a message may
+;; be in a file: use `qwen-companion-spool'.
 
 ;;; Code:
 
 (defmacro qwen-companion-messages-define (prefix class &rest keys)
   "Define functions for KEYS in the property lists that the Python CLASS writes.
 Their names are PREFIX, a hyphen and the key; each returns the value of
-its key, nil where there is none."
+its key, or nil."
   (declare (indent 2))
   `(progn
      ,@(mapcar

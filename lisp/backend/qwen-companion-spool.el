@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; A text is a part of a message between Emacs and the Python process.  A
-;; short one is in the message itself; a long one is in a file of a private
-;; directory; its reader deletes it.  Where no file can be written, as on a
-;; full disk, Emacs sends a long text in parts before the message.
+;; Texts in messages between Emacs and the Python process.  A short text is in
+;; the message itself.  A long one is in a file of a private directory; its
+;; reader deletes it.  If no file can be written, as on a full disk, Emacs
+;; sends a long text in parts before the message.
 
 ;;; Code:
 
@@ -18,11 +18,11 @@
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-spool--inline-limit 8192
-  "Longest text in bytes that travels inside a call; longer ones go by file.
+  "Longest text in bytes that is sent in a message; longer ones are sent by file.
 The process has the same limit, in `emacs/plists.py'.")
 
 (defconst qwen-companion-spool--part-length 16384
-  "Characters in a part of a text that cannot go by file.")
+  "Characters in a part of a text that cannot be sent by file.")
 
 (defvar qwen-companion-spool--last-id 0
   "Number of the last text that was sent in parts.")
@@ -31,7 +31,7 @@ The process has the same limit, in `emacs/plists.py'.")
 
 (defmacro qwen-companion-spool-without-collecting (&rest body)
   "Evaluate BODY without collecting garbage, and return its value.
-With a long text Emacs would collect garbage several times, and each
+For a long text Emacs would collect garbage several times, and each
 collection takes as long as all the work on 64 KB."
   (declare (indent 0) (debug t))
   `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
@@ -41,23 +41,24 @@ collection takes as long as all the work on 64 KB."
 
 (defun qwen-companion-spool-pack (text &optional line-end)
   "Return TEXT as part of a payload.
-That is (:text TEXT), for a long one (:text-file FILE), and when no file
-can be written (:text-parts ID): its parts have been sent then, and the
-payload must be sent next.  With LINE-END \"\\r\\n\", :crlf is t in
-addition: the Python process puts that for each LF."
+This is (:text TEXT), or (:text-file FILE) for a long one.  If no file can
+be written, send TEXT in parts and return (:text-parts ID); the payload
+must be sent next.  If LINE-END is \"\\r\\n\", add :crlf t: the Python
+process converts each LF to that."
   (append
    (if (<= (string-bytes text) qwen-companion-spool--inline-limit)
        (list :text (substring-no-properties text))
      (condition-case err
          (list :text-file (qwen-companion-spool-write
                            text
-                           ;; ASCII stays as it is, in a tenth of the time.
+                           ;; ASCII needs no encoding, which takes ten times as
+                           ;; long.
                            (if (= (length text) (string-bytes text))
                                'no-conversion
                              'utf-8-unix)))
        (file-error
         (qwen-companion-backend-notice-once
-         (format "cannot write to %s (%s): long texts go over the connection, which is slower"
+         (format "cannot write to %s (%s): long texts are sent over the connection, which is slower"
                  (abbreviate-file-name (or (qwen-companion-backend-spool)
                                            temporary-file-directory))
                  (qwen-companion-backend-file-error-reason err)))
@@ -79,16 +80,16 @@ addition: the Python process puts that for each LF."
 All of its characters must be Unicode."
   (if (<= (position-bytes (point-max)) qwen-companion-spool--inline-limit)
       (list :text (buffer-substring-no-properties (point-min) (point-max)))
-    ;; Emacs keeps such text as UTF-8: written as it is, in a twentieth of
-    ;; the time that encoding it takes.
+    ;; Emacs stores such text as UTF-8: writing it unchanged takes a twentieth
+    ;; of the time of encoding it.
     (list :text-file (qwen-companion-spool-write nil 'no-conversion))))
 
 (defun qwen-companion-spool-write (text coding &optional prefix suffix)
-  "Put TEXT into a new private file, encoded as CODING, and return its name.
-When TEXT is nil, put the whole text of the current buffer there.  Without
-a Python process, it is among the temporary files of Emacs.  The name
-begins with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
-`file-error' when it cannot be written."
+  "Write TEXT to a new private file, encoded as CODING, and return its name.
+If TEXT is nil, write the whole text of the current buffer.  Without a
+Python process, use Emacs's directory of temporary files.  The name begins
+with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
+`file-error' if it cannot be written."
   (let ((file (make-temp-file
                (expand-file-name (or prefix "text-") (or (qwen-companion-backend-spool)
                                                          temporary-file-directory))
@@ -101,7 +102,7 @@ begins with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
     (condition-case err
         (write-region text nil file nil 'silent)
       (file-error
-       ;; The incomplete file would take the room that is left.
+       ;; The incomplete file would take up the last space.
        (delete-file file)
        (signal (car err) (cdr err))))
     file))
@@ -109,8 +110,8 @@ begins with PREFIX, \"text-\" by default, and ends with SUFFIX.  Signal a
 ;;; Images
 
 (defun qwen-companion-spool-clipboard-image ()
-  "Put the image of the clipboard into a new private file; return its name.
-Signal a `user-error' when there is none, or no Python process."
+  "Save the image of the clipboard in a new private file; return its name.
+Signal a `user-error' if there is none, or no Python process."
   (let ((image (or (ignore-errors (gui-get-selection 'CLIPBOARD 'image/png))
                    (user-error "No image in the clipboard"))))
     (unless (qwen-companion-backend-spool)
@@ -127,26 +128,26 @@ Signal a `user-error' when there is none, or no Python process."
   "Return the text in PAYLOAD itself, nil if it is in a file."
   (plist-get payload :text))
 
-;; Of 20 MB, the first takes 35 ms for ASCII, and 190 to 340 for other
-;; texts; the second takes 75 for ASCII, and 105 to 180 for others.  To
-;; convert line ends on the way costs 30 ms more, and 0.5 s afterwards.
+;; For 20 MB, the first takes 35 ms for ASCII, and 190 to 340 for other texts;
+;; the second takes 75 for ASCII, and 105 to 180 for others.  Converting line
+;; ends meanwhile costs 30 ms more, and 0.5 s afterwards.
 
 (defun qwen-companion-spool--insert-file (file coding)
   "Insert the contents of FILE at point, decoded as CODING."
   (let ((coding-system-for-read coding)
         (inhibit-eol-conversion nil)
-        ;; How the current buffer is saved is not how FILE was.
+        ;; The settings for saving the current buffer do not apply to FILE.
         (buffer-file-coding-system buffer-file-coding-system)
         (buffer-file-coding-system-explicit buffer-file-coding-system-explicit)
-        ;; The text is not ours: no format conversion may run on it.
+        ;; The text is untrusted: no format conversion may run on it.
         (format-alist nil)
         (after-insert-file-functions nil))
     (insert-file-contents file)))
 
 (defun qwen-companion-spool--insert-bytes (file coding)
   "Insert the UTF-8 text in FILE at point without decoding its characters.
-Emacs keeps them as the bytes that they have in UTF-8.  CODING is
-`no-conversion', or `raw-text-dos' to convert line ends."
+Emacs keeps them as their bytes in UTF-8.  CODING is `no-conversion', or
+`raw-text-dos' to convert line ends."
   (let ((target (current-buffer)))
     (with-temp-buffer
       (set-buffer-multibyte nil)
@@ -158,16 +159,16 @@ Emacs keeps them as the bytes that they have in UTF-8.  CODING is
             (insert-buffer-substring text)))))))
 
 (defun qwen-companion-spool-insert (payload &optional convert)
-  "Insert the text that PAYLOAD carries at point, exactly as it came.
-With CONVERT non-nil, insert a long text in which all lines end in CR LF
-with LF instead.  Return non-nil if so."
+  "Insert the text of PAYLOAD at point, unchanged.
+If CONVERT is non-nil, convert a long text in which all lines end in CR LF
+to LF, and return non-nil."
   (if-let* ((file (qwen-companion-spool--file payload)))
       (let* ((file-name-handler-alist nil)
              (name (file-name-nondirectory file))
              (dos (and convert
                        (string-match-p "\\`\\(?:ascii\\|utf-8\\)-crlf-" name))))
         (unless (qwen-companion-untrusted-in-directory-p file (qwen-companion-backend-spool))
-          (error "A text outside the private directory"))
+          (error "The text is outside the private directory"))
         (if (string-prefix-p "ascii-" name)
             (qwen-companion-spool--insert-file file (if dos 'utf-8-dos 'utf-8-unix))
           (qwen-companion-spool--insert-bytes file (if dos 'raw-text-dos 'no-conversion)))
@@ -177,14 +178,14 @@ with LF instead.  Return non-nil if so."
     nil))
 
 (defun qwen-companion-spool-text (payload)
-  "Return the text that PAYLOAD carries, exactly as it came."
+  "Return the text of PAYLOAD, unchanged."
   (or (qwen-companion-spool--inline payload)
       (with-temp-buffer
         (qwen-companion-spool-insert payload)
         (buffer-string))))
 
 (defun qwen-companion-spool-numbers (payload)
-  "Return the vector of integers that PAYLOAD carries."
+  "Return the vector of integers in PAYLOAD."
   (with-temp-buffer
     (insert "[")
     (qwen-companion-spool-insert payload)
@@ -194,7 +195,7 @@ with LF instead.  Return non-nil if so."
     (read (current-buffer))))
 
 (defun qwen-companion-spool-size (payload)
-  "Return the length in bytes of the text that PAYLOAD carries."
+  "Return the length in bytes of the text of PAYLOAD."
   (if-let* ((file (qwen-companion-spool--file payload)))
       (or (file-attribute-size (file-attributes file)) 0)
     (string-bytes (qwen-companion-spool--inline payload))))

@@ -8,9 +8,9 @@
 
 ;; A header line shows the buffer's subject, warnings, and then keys.  In a
 ;; narrow window the least important parts are left out, but never warnings or
-;; the keys that answer a request: beside these, warnings are cut off, and their
-;; help has the rest.  Keys can be clicked, and are shown as they work in the
-;; buffer, whatever other keymaps are active there.
+;; the keys that answer a request: beside these, warnings are cut off, and
+;; their tooltips have the full text.  Keys can be clicked, and are shown as
+;; they work in the buffer, whatever other keymaps are active there.
 ;;
 ;; One table per mode defines its keymap, its menu and its header line.
 
@@ -42,7 +42,7 @@
 (defun qwen-companion-header--cut-warnings (parts excess)
   "Cut EXCESS columns off the longest warnings in PARTS, and return PARTS.
 PARTS are (WEIGHT . STRING); warnings are those without a WEIGHT.  Each
-leaves its beginning, and its help shows the whole."
+keeps its beginning, and its tooltip shows the full text."
   (cl-flet ((width (part) (string-width (cdr part))))
     (let* ((warnings (cl-remove-if #'car parts))
            (room (- (apply #'+ (mapcar #'width warnings)) excess))
@@ -63,9 +63,10 @@ leaves its beginning, and its help shows the whole."
 It begins with NAME.  PARTS are (WEIGHT . TEXT), in the order shown; an
 empty or nil TEXT is skipped, and (LONG . SHORT) as a TEXT is LONG if
 there is room.  If the line is too long, drop the part with the greatest
-WEIGHT, of equals the last.  NAME loses its beginning before a part of
-WEIGHT 0 goes; negative weights go last, and parts of WEIGHT nil never:
-these are cut off first.  Outside the selected window nothing is dropped."
+WEIGHT, and the last of equal ones.  Cut the beginning of NAME before
+dropping parts of WEIGHT 0.  Drop negative weights last, and never drop
+parts of WEIGHT nil: cut these first.  Outside the selected window, drop
+nothing."
   (let* ((parts (cl-remove-if (lambda (part) (member (cdr part) '(nil ""))) parts))
          (width (and (eq (window-buffer) (current-buffer))
                      (- (window-width) 2)))

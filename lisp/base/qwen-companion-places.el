@@ -7,7 +7,7 @@
 ;;; Commentary:
 
 ;; A place is where remote CLIs run: another host, another user, a container.
-;; Its name is the prefix of its files' names in TRAMP, as "/ssh:host:".
+;; Its name is the prefix of its files' names in TRAMP, such as "/ssh:host:".
 ;;
 ;; A remote file in review has a local copy, which the Python process updates;
 ;; everything that reads or watches the file uses the copy.
@@ -22,11 +22,11 @@
 
 (defcustom qwen-companion-remote-shared-directories nil
   "Remote directories that are also directories of this machine.
-An alist (PLACE . ((THERE . HERE) ...)): PLACE is like \"/docker:box:\", THERE
-and HERE name the same directory, such as one mounted into a container.  A
-CLI there works with local buffers: it gets them as context, and its edits
-are reviewed and recorded like edits of local files.
-The option `qwen-companion-remote-places' controls whether PLACE is served."
+An alist (PLACE . ((THERE . HERE) ...)): PLACE is like \"/docker:box:\",
+THERE and HERE name the same directory, such as one mounted into a
+container.  A CLI there works with local buffers: it gets them as context,
+and its edits are reviewed and recorded like edits of local files.  The
+option `qwen-companion-remote-places' controls whether PLACE is served."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Place")
                 :value-type (alist :key-type (directory :tag "There")

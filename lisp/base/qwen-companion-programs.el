@@ -8,12 +8,12 @@
 
 ;; All programs are started here; scripts/structure.el rejects other files.
 ;;
-;; A project may come from anybody: it may hold modules named like those of
+;; A project may come from anybody.  It may contain modules named like those of
 ;; Python's standard library, programs named like git in node_modules/.bin, and
-;; settings that have git run programs.  The companion's own programs are found
-;; by absolute names, run outside of the project, without PYTHON variables and
-;; without relative entries of PATH, and git runs nothing of a repository.  CLIs
-;; in terminals keep the user's environment.
+;; settings that make git run programs.  So the companion's own programs are
+;; found by absolute names, and run outside of the project, without PYTHON
+;; variables and without relative entries of PATH.  Git runs nothing of a
+;; repository.  CLIs in terminals keep the user's environment.
 
 ;;; Code:
 
@@ -142,12 +142,12 @@ environment variables or from the user's packages."
 (defconst qwen-companion-programs--git-settings
   '(("core.fsmonitor" . "false") ("core.hooksPath" . "/dev/null") ("core.untrackedCache" . "false")
     ("submodule.recurse" . "false") ("status.submoduleSummary" . "false"))
-  "Settings that keep git from running anything of a repository but filters.")
+  "Settings that stop git from running anything of a repository except filters.")
 
 (defconst qwen-companion-programs--git-variables
   '("GIT_OPTIONAL_LOCKS=0" "GIT_TERMINAL_PROMPT=0" "GIT_ALLOW_PROTOCOL=none" "GIT_NO_LAZY_FETCH=1"
     "GIT_PAGER=cat")
-  "Variables that keep git from prompting, using a network and writing the index.")
+  "Variables that stop git from prompting, using a network and writing the index.")
 
 (defun qwen-companion-programs--git-options (git directory scopes)
   "Return settings for GIT in DIRECTORY, an alist of names and values.
@@ -157,7 +157,7 @@ from settings with a scope that matches SCOPES."
     (with-temp-buffer
       (unless (eql 0 (qwen-companion-programs-call
                       git "-C" directory "config" "--show-scope" "--list" "-z" "--name-only"))
-        (user-error "Git cannot read its settings for %s; git config --list --show-scope says why"
+        (user-error "Git cannot read its settings for %s; git config --list --show-scope shows the reason"
                     (abbreviate-file-name directory)))
       (goto-char (point-min))
       (while (re-search-forward "\\([^\0]*\\)\0filter\\.\\([^\0]*\\)\\.[^.\0]+\0" nil t)
@@ -166,7 +166,7 @@ from settings with a scope that matches SCOPES."
     (append
      qwen-companion-programs--git-settings
      (cl-loop for name in filters
-              ;; Git would end the name of the option at the first one.
+              ;; Git would end the name of the option at the first equals sign.
               when (string-search "=" name)
               do (user-error "A filter in git's settings for %s has an equals sign in its name"
                              (abbreviate-file-name directory))

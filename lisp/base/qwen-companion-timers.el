@@ -6,16 +6,16 @@
 
 ;;; Commentary:
 
-;; Timers of Emacs follow the clock of the machine.  When that is set back by
-;; an hour, each pending timer is an hour late: CLIs get no context, reviews
-;; do not open, and a hanging process goes unnoticed.
+;; Timers of Emacs follow the clock of the machine.  If that is set back by an
+;; hour, each pending timer is an hour late: CLIs get no context, reviews do
+;; not open, and a hanging process goes unnoticed.
 ;;
 ;; Emacs does not report clock changes.  `qwen-companion-timers-check' detects
-;; them; it is called where no timer is needed: when the Python process calls,
-;; and when the user types.
+;; them.  It is called without a timer: when the Python process calls, and when
+;; the user types.
 ;;
-;; Timers of the package are recognised by the names of their functions; to
-;; run any other function, use `qwen-companion-timers-call'.
+;; Timers of the package are recognised by the names of their functions; to run
+;; any other function, use `qwen-companion-timers-call'.
 ;;
 ;; Lists that show ages are updated by a timer while they are in a window.
 

@@ -85,8 +85,8 @@ but not control characters, which buffers show.")
             ;; The flags of England, Scotland and Wales.
             "\\|\U0001F3F4\U000E0067\U000E0062\\(?:\U000E0065\U000E006E\U000E0067\\|\U000E0073\U000E0063\U000E0074\\|\U000E0077\U000E006C\U000E0073\\)\U000E007F"))
   "Regexp for a legitimate hidden character, with its neighbours.
-Such are between letters of scripts with joiners, like Arabic and those of
-India, or without spaces; in variants of letters; and in emoji.")
+These occur between letters of scripts with joiners, like Arabic and those
+of India, or without spaces; in variants of letters; and in emoji.")
 
 (defun qwen-companion-untrusted-next-hidden (&optional limit)
   "Move behind the next hidden character before LIMIT, and return it, or nil.
@@ -201,7 +201,7 @@ hook of programming modes, diff modes the hook of local variables.")
 Keep functions that loaded files add to hooks meanwhile."
   (let ((hooks (qwen-companion-untrusted--mode-hooks))
         (enable-local-variables nil)
-        ;; A mode's messages at its start are not about the user's files.
+        ;; The messages of a starting mode are not about the user's files.
         (inhibit-message t)
         (message-log-max nil)
         added)
@@ -274,7 +274,7 @@ A text with more is suspicious enough.")
   "Show hidden characters from START to END as codes that reorder nothing.
 Without these arguments, do so in the whole buffer.  Otherwise a text could
 look like another one.  Call this again after changes of the text."
-  ;; Emacs would search the partner of each bracket in a line.
+  ;; Otherwise Emacs would search the partner of each bracket in a line.
   (setq-local bidi-inhibit-bpa t)
   (unless (qwen-companion-untrusted-ascii-p)
     (remove-overlays start end 'qwen-companion-untrusted t)

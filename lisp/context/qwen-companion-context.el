@@ -6,18 +6,17 @@
 
 ;;; Commentary:
 
-;; Keeps the Python process informed about the files the user works on,
-;; where point is, what is selected, and which projects are open.
+;; Informs the Python process of the files the user works on, the position of
+;; point, the selection, and the open projects.
 ;;
-;; Nothing runs per command.  An idle timer of 50 ms takes a snapshot once
-;; per pause; moves that come without input (a new client frame, a window
-;; changed by Lisp) are caught by hooks that arm a timer of the same
-;; length.  A snapshot that equals the one before costs a comparison and is
-;; not sent.
+;; Nothing runs per command.  An idle timer of 50 ms takes a snapshot once per
+;; pause.  Moves without input (a new client frame, a window changed by Lisp)
+;; run hooks that start a timer of the same length.  A snapshot that equals the
+;; previous one is not sent.
 ;;
-;; A "view" is the buffer in which the user is in a file: the one that
-;; visits it, an indirect one, or an Org edit buffer.  Positions are
-;; sent as positions in the file, selections as text of the view.
+;; A "view" is a buffer in which the user works on a file: the one that visits
+;; it, an indirect one, or an Org edit buffer.  Positions are sent as positions
+;; in the file, selections as text of the view.
 
 ;;; Code:
 
@@ -40,12 +39,12 @@
   "Seconds without a change after which a snapshot is taken.")
 
 (defconst qwen-companion-context--selection-limit 16384
-  "Most characters of a selection that are copied; no CLI takes more.
-The CLIs count in UTF-16 units: the last cut is made when the text is
-encoded for them.")
+  "Most characters of a selection that are copied; CLIs accept no more.
+CLIs count UTF-16 units: the text is cut again when it is encoded for
+them.")
 
 (defconst qwen-companion-context--file-limit 50
-  "Limit of the files reported.
+  "Most files that are reported.
 CLIs accept fewer, but files that are not on disk are left out later.")
 
 (defvar qwen-companion-context--idle-timer nil)
@@ -56,11 +55,11 @@ CLIs accept fewer, but files that are not on disk are left out later.")
 (defvar qwen-companion-context--focused nil
   "The focused files, newest first: (BUFFER . MILLISECONDS).")
 (defvar qwen-companion-context--active nil
-  "Where the user was in a file last: (WINDOW VIEW BUFFER), or nil.
+  "The last view in which the user worked on a file: (WINDOW VIEW BUFFER), or nil.
 BUFFER visits the file.")
 (defvar qwen-companion-context--left nil
-  "State of the text when the user left the last file, nil while in it.
-A value of `buffer-chars-modified-tick' in the view.")
+  "State of the text when the user left the last file, nil while they are in it.
+The value is a `buffer-chars-modified-tick' of the view.")
 (defvar qwen-companion-context--key nil
   "The inputs of the last snapshot; a snapshot with equal inputs is skipped.")
 (defvar qwen-companion-context--sent nil
@@ -89,8 +88,7 @@ a line end none, even where the carriage return is in the buffer."
 
 (defun qwen-companion-context--utf16-length (start end)
   "Return the number of UTF-16 code units between START and END.
-The line may be a megabyte long, so most of it is never looked at
-character by character."
+The line may be a megabyte long, so this does not look at each character."
   (let* ((characters (- end start))
          (more-bytes (- (position-bytes end) (position-bytes start) characters))
          (case-fold-search nil))
@@ -98,7 +96,8 @@ character by character."
       (goto-char start)
       (cond
        ((zerop more-bytes) characters)
-       ;; Nothing but characters of one byte and of four, two units each.
+       ;; The rest consists of characters of one byte, and of four, which have
+       ;; two units.
        ((not (re-search-forward "[\u0080-\uFFFF]" end t))
         (+ characters (/ more-bytes 3)))
        (t
@@ -120,16 +119,15 @@ character by character."
       (and (markerp marker) (marker-buffer marker) marker))))
 
 (defun qwen-companion-context--file-buffer (view)
-  "Return the buffer that visits the file VIEW is about, or nil."
+  "Return the buffer that visits the file of VIEW, or nil."
   (let* ((marker (qwen-companion-context--org-marker view))
          (buffer (if marker (marker-buffer marker) view))
          (base (or (buffer-base-buffer buffer) buffer)))
     (and (buffer-file-name base) base)))
 
 (defun qwen-companion-context-frame-p (&optional frame)
-  "Return non-nil when FRAME is one a user can see.
-The first frame of a daemon is not.  FRAME is the selected one by
-default."
+  "Return non-nil if FRAME is visible to a user.
+The first frame of a daemon is not.  FRAME is the selected one by default."
   (not (equal (terminal-name frame) "initial_terminal")))
 
 (defun qwen-companion-context--note-focus ()
@@ -153,7 +151,7 @@ default."
         (cl-incf qwen-companion-context--changes)))))
 
 (defun qwen-companion-context--adopt-open-files ()
-  "Adopt the files that were focused before the mode was on."
+  "Note the files that were focused before the mode was turned on."
   (setq qwen-companion-context--focused
         (cl-loop for buffer in (buffer-list)
                  for time = (buffer-local-value 'buffer-display-time buffer)
@@ -175,15 +173,15 @@ default."
 
 (defun qwen-companion-context--window (view)
   "Return the last window of VIEW, or nil.
-It is nil too when that window shows something else now."
+Return nil, too, if that window shows another buffer now."
   (let ((window (car qwen-companion-context--active)))
     (and (window-live-p window)
          (eq (window-buffer window) view)
          window)))
 
 (defun qwen-companion-context-unsaved-p ()
-  "Return non-nil when the file in focus has text that is not on disk.
-Quick enough for the mode line."
+  "Return non-nil if the file in focus has unsaved text.
+This is fast enough for the mode line."
   (when-let* ((view (qwen-companion-context--last-view)))
     (or (buffer-modified-p view)
         (buffer-modified-p (caar qwen-companion-context--focused)))))
@@ -206,7 +204,7 @@ Quick enough for the mode line."
     (with-current-buffer view (point))))
 
 (defun qwen-companion-context--file-position (view position)
-  "Return where POSITION in VIEW is in the buffer that visits the file."
+  "Return the position in the buffer of the file for POSITION in VIEW."
   (if (not (qwen-companion-context--org-marker view))
       position
     (with-current-buffer view
@@ -219,7 +217,7 @@ Quick enough for the mode line."
 (defun qwen-companion-context--org-position (lines left start end)
   "Return a position in the text between the markers START and END.
 It is LINES below the first and LEFT characters before the line's end.
-Org takes indentation, commas and colons from the starts of lines, so
+Org removes indentation, commas and colons from the starts of lines, so
 only the ends of lines are the same in its edit buffers."
   (with-current-buffer (marker-buffer start)
     (qwen-companion-buffers-widened
@@ -234,10 +232,10 @@ only the ends of lines are the same in its edit buffers."
 
 (defun qwen-companion-context-region (view)
   "Return the selection in VIEW as (START END EACH-LINE CORNER), or nil.
-EACH-LINE is nil or, when a rectangle is selected, a function like
+EACH-LINE is nil or, if a rectangle is selected, a function like
 `apply-on-rectangle'; CORNER distinguishes rectangles with the same START
-and END.  The selection outlives a change of the window, as to the
-terminal that shall be asked about it."
+and END.  The selection is kept when another window is selected, such as
+the terminal in which the user asks about it."
   (when (memql qwen-companion-context--left
                (list nil (buffer-chars-modified-tick view)))
     (let ((point (qwen-companion-context--point view))
@@ -275,7 +273,7 @@ terminal that shall be asked about it."
                               text t t)))
 
 (defun qwen-companion-context-marked (file)
-  "Return the number of characters selected in FILE, also those not sent.
+  "Return the number of selected characters in FILE, including those not sent.
 Return nil without a selection, or for a rectangle."
   (when-let* ((view (qwen-companion-context--last-view))
               (region (and (equal file (buffer-file-name
@@ -285,15 +283,15 @@ Return nil without a selection, or for a rectangle."
       (unless each-line (- end start)))))
 
 (defun qwen-companion-context-selection-full-p (text)
-  "Return non-nil when TEXT, a selection, is as long as a CLI takes."
-  ;; One less where the next character has two units.
+  "Return non-nil if TEXT, a selection, is as long as CLIs accept."
+  ;; One less if the next character has two units.
   (<= (1- qwen-companion-context--selection-limit)
       (/ (string-bytes (encode-coding-string text 'utf-16le)) 2)))
 
 (defun qwen-companion-context--each-line (function start end)
   "Call FUNCTION with the columns of each line of a rectangle.
-START and END are the positions of its corners.  Corners beyond the ends
-of lines are known to the window only, which is selected for that."
+START and END are the positions of its corners.  Select the window
+meanwhile: only it knows corners beyond the ends of lines."
   (save-excursion
     (with-selected-window (or (qwen-companion-context--window (current-buffer))
                               (selected-window))
@@ -329,12 +327,12 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
           (and view (qwen-companion-context--point view))
           (and view (qwen-companion-context-region view))
           (and view (buffer-chars-modified-tick view))
-          ;; Another one than the view's in an Org edit buffer only.
+          ;; It differs from the view's only in an Org edit buffer.
           (and view (buffer-chars-modified-tick
                      (caar qwen-companion-context--focused))))))
 
 (defun qwen-companion-context--active-payload (buffer)
-  "Return the part of a payload that is about the focused file of BUFFER."
+  "Return the part of a payload about the focused file, visited in BUFFER."
   (let* ((view (qwen-companion-context--last-view))
          (region (qwen-companion-context-region view))
          (position (qwen-companion-context--file-position
@@ -345,7 +343,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
              :line (qwen-companion-context-line position)
              :character (qwen-companion-context-character position))
        (when region
-         ;; However long: a move of point touches no disk.
+         ;; Despite its length: a move of point must not read the disk.
          (list :text (qwen-companion-context--region-text view region)))))))
 
 (defun qwen-companion-context-payload ()
@@ -409,7 +407,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   "Note that a file was opened, closed or renamed."
   (when (or buffer-file-name
             (derived-mode-p 'dired-mode)
-            ;; It visits its file no longer.
+            ;; It no longer visits its file.
             (assq (current-buffer) qwen-companion-context--focused))
     (cl-incf qwen-companion-context--changes)
     (qwen-companion-context--arm)))
@@ -420,7 +418,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   (qwen-companion-context--files-changed))
 
 (defun qwen-companion-context--focus-moved (&rest _)
-  "Note another selected window at once, as one may be left soon."
+  "Note the selected window at once, as the user may leave it soon."
   (when (qwen-companion-context-frame-p)
     (qwen-companion-context--note-focus))
   (qwen-companion-context--arm))
@@ -443,7 +441,7 @@ START, END and EACH-LINE are as in `qwen-companion-context-region'."
   "The hooks in use while the mode is on: (HOOK . FUNCTION).")
 
 (defun qwen-companion-context-enable ()
-  "Begin to report files, cursor, selection and projects."
+  "Start reporting files, cursor, selection and projects."
   (qwen-companion-context--adopt-open-files)
   (qwen-companion-buffers-set-hooks qwen-companion-context--hooks t)
   (setq qwen-companion-context--idle-timer

@@ -6,7 +6,7 @@
 
 ;;; Commentary:
 
-;; Control which files CLIs are told of.  The Python process applies the
+;; Controls which files are reported to CLIs.  The Python process applies the
 ;; rules, using the disk and git; this file has the options, and the user's
 ;; choice for a single file.
 
@@ -21,28 +21,29 @@
 
 (defcustom qwen-companion-excluded-files nil
   "Patterns of files to hide from CLIs, besides the built-in rules.
-Each is a string in the format of .gitignore: without a slash it matches
-a name in any directory; with one at the start, or a tilde, that place
-and all below; else a place relative to the home directory.
+Each is a string in the format of .gitignore.  A pattern without a slash
+matches a name in any directory.  One that begins with a slash or a tilde
+is absolute.  Any other is relative to the home directory.  A directory
+includes all files below it.
 
-Without being named here, these are kept from the CLIs: remote files,
-files of passwords and keys, what git ignores, and what the CLI's own
-ignore file in the project's root names."
+The following need not be named here: remote files, files of passwords and
+keys, files that git ignores, and files named in the CLI's own ignore file
+in the project's root."
   :group 'qwen-companion
   :type '(repeat (string :tag "Pattern")))
 
 (defcustom qwen-companion-tell-all-roots nil
-  "Whether a CLI is told of open files outside of its own root.
-With nil, a CLI in one project is not told of open files of another."
+  "Whether to report open files outside of a CLI's own root to it.
+If nil, a CLI in one project does not learn of open files of another."
   :group 'qwen-companion
   :type 'boolean)
 
 (defcustom qwen-companion-trust nil
   "Whether CLIs are told that their workspace is trusted.
-With nil they are told nothing, with t that it is.  A list of
-directories means that a root in one of them is trusted and others are
-not.  A CLI asks to be started again when this changes, so a change
-counts for CLIs that connect later."
+If nil, they are told nothing; if t, that it is.  If it is a list of
+directories, roots in one of them are trusted and others are not.  CLIs
+ask to be restarted when this changes, so a change applies to CLIs that
+connect later."
   :group 'qwen-companion
   :type '(choice (const :tag "Say nothing" nil)
                  (const :tag "All are trusted" t)
@@ -55,11 +56,11 @@ counts for CLIs that connect later."
 
 (defun qwen-companion-privacy-update ()
   "Send the options to the Python process if they have changed.
-Return non-nil then.  Quick enough to be called often."
+Return non-nil then.  This is fast enough to be called often."
   (let ((payload (qwen-companion-privacy--payload)))
     (unless (equal payload qwen-companion-privacy--sent)
       (when (qwen-companion-backend-call 'settings payload)
-        ;; The mode line of each window shows some of them.
+        ;; Mode lines show some of the options.
         (force-mode-line-update t)
         (setq qwen-companion-privacy--sent payload)))))
 
@@ -90,7 +91,7 @@ Return non-nil then.  Quick enough to be called often."
            when (stringp file) collect file))
 
 (defun qwen-companion-privacy-forget ()
-  "Make the next update send the options again."
+  "Make the next update send the options even if they are the same."
   (setq qwen-companion-privacy--sent nil))
 
 ;;; One file
@@ -99,11 +100,10 @@ Return non-nil then.  Quick enough to be called often."
   "Hook run in a file's buffer after its exposure has changed.")
 
 (defvar-local qwen-companion-exposure nil
-  "Whether CLIs are told of the file of this buffer.
-The symbol `hide' or `show', whatever the rules say, or nil to follow
-them.")
+  "Whether the file of this buffer is reported to CLIs.
+The symbol `hide' or `show' overrides the rules; nil follows them.")
 (put 'qwen-companion-exposure 'permanent-local t)
-;; A file may ask to be kept from the CLIs, but not to be shown to them.
+;; A file may ask to be hidden from CLIs, but not to be shown to them.
 (put 'qwen-companion-exposure 'safe-local-variable
      (lambda (value) (eq value 'hide)))
 
@@ -119,11 +119,11 @@ them.")
     (message (pcase exposure
                ('hide "%s is hidden from all CLIs")
                ('show "%s is shown to CLIs, whatever the rules say")
-               (_ "%s follows the rules of exclusion again"))
+               (_ "%s follows the exclusion rules again"))
              (file-name-nondirectory buffer-file-name))))
 
 (defun qwen-companion-privacy-secret-p (buffer)
-  "Return non-nil when it is certain that no CLI may see the text of BUFFER."
+  "Return non-nil if it is certain that no CLI may see the text of BUFFER."
   (or (eq 'hide (qwen-companion-privacy-exposure buffer))
       (let ((file (buffer-file-name buffer)))
         (and (file-remote-p file) (not (qwen-companion-places-of file))))))

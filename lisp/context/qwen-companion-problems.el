@@ -5,9 +5,9 @@
 ;; SPDX-License-Identifier: GPL-3.0-or-later
 ;;; Commentary:
 
-;; The problems that Flymake reports for a buffer, and Flycheck where it is
-;; used, in one form, one order and one wording, for prompts and for tools.
-;; Eglot and lsp-mode report through them.
+;; The problems of a buffer reported by Flymake, and by Flycheck if it is used,
+;; in one form, order and wording, for prompts and tools.  Eglot and lsp-mode
+;; report through them.
 
 ;;; Code:
 
@@ -33,9 +33,9 @@
 (cl-defstruct (qwen-companion-problem
                (:constructor qwen-companion-problems--make)
                (:copier nil))
-  "A checker's report about a place in the current buffer.
+  "A checker's report about a location in the current buffer.
 SEVERITY is `error', `warning' or `note'.  LINE and COLUMN count from 1;
-COLUMN is nil when unknown.  SOURCE names the checker, \"\" when it has no
+COLUMN is nil if unknown.  SOURCE names the checker, \"\" if it has no
 name."
   severity line column source message)
 
@@ -62,7 +62,7 @@ Leave out its legacy checker, which fails in most modes."
 
 (defun qwen-companion-problems (&optional start end)
   "Return the problems in the current buffer, the worst first, then by line.
-With START and END, return those that lie at least in part between them."
+With START and END, return those that overlap with that range."
   (save-restriction
     (widen)
     (cl-stable-sort
@@ -74,7 +74,7 @@ With START and END, return those that lie at least in part between them."
      #'qwen-companion-problems--before-p)))
 
 (defun qwen-companion-problems--before-p (a b)
-  "Return non-nil when the problem A is to be listed before B."
+  "Return non-nil if the problem A is to be listed before B."
   (let ((rank-a (qwen-companion-problems--rank a))
         (rank-b (qwen-companion-problems--rank b)))
     (if (= rank-a rank-b)
@@ -120,8 +120,8 @@ That of Eglot is `eglot-flymake-backend'."
          'severity)))
 
 (defun qwen-companion-problems--of-flycheck (start end)
-  "Return Flycheck's problems from START to END, or all of the buffer.
-Problems in other files, which a checker may report too, are left out."
+  "Return Flycheck's problems from START to END, or of the whole buffer.
+Leave out problems in other files, which a checker may report too."
   (let ((first (if start (line-number-at-pos start t) 0))
         (last (if end (line-number-at-pos end t) most-positive-fixnum)))
     (cl-loop for found in (bound-and-true-p flycheck-current-errors)
@@ -140,8 +140,8 @@ Problems in other files, which a checker may report too, are left out."
                       :message (or (flycheck-error-message found) "")))))
 
 (defun qwen-companion-problems-text (problem &optional limit)
-  "Return PROBLEM as text in one line, without its place.
-Of its message, return LIMIT characters at most when that is non-nil."
+  "Return PROBLEM as text in one line, without its location.
+If LIMIT is non-nil, cut its message after LIMIT characters."
   (let ((message (string-join
                   (split-string (qwen-companion-problem-message problem) "[\n\t ]+" t)
                   " "))

@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; How a prompt refers to buffers and files: a file by its name, a region with
-;; its file and lines, a line for each problem that Flymake or Flycheck reports.
+;; Text of prompts about buffers and files: the name of a file, a region with
+;; its file and lines, a line for each problem of Flymake or Flycheck.
 
 ;;; Code:
 
@@ -22,13 +22,13 @@
   (replace-regexp-in-string "[ \t\n\\]" "\\\\\\&" name))
 
 (defun qwen-companion-quote-unescape (name)
-  "Return the file name that NAME, as written after `@', stands for."
+  "Return the file name that was escaped as NAME after `@'."
   (replace-regexp-in-string "\\\\\\(.\\)" "\\1" name))
 
 (defun qwen-companion-quote-relative-name (file root)
   "Return the name of FILE relative to ROOT, a directory or nil.
-Outside of ROOT, the name is absolute; where ROOT is remote, it is the
-name there of a file there.  No file name handler is used on FILE."
+Outside of ROOT, the name is absolute; if ROOT is remote, it is the name
+on that host.  Call no file name handler on FILE."
   (let* ((place (and root (file-remote-p root)))
          (file-name-handler-alist nil)
          (file (expand-file-name file))
@@ -65,12 +65,12 @@ name there of a file there.  No file name handler is used on FILE."
             fence "\n")))
 
 (defconst qwen-companion-quote--region-limit 40000
-  "Characters of a region that are quoted unasked.
+  "Most characters of a region that are quoted without asking.
 The user has chosen them, but a model reads little more at a time.")
 
 (defun qwen-companion-quote--place (start end root)
   "Return the file and the lines from START to END as text.
-The file is named relative to ROOT."
+Name the file relative to ROOT."
   (let ((title (qwen-companion-quote-title root))
         (first (line-number-at-pos start t))
         (last (line-number-at-pos
@@ -84,12 +84,11 @@ The file is named relative to ROOT."
 
 (defun qwen-companion-quote-region (start end root)
   "Return the text from START to END as a code block with its file and lines.
-The file is named relative to ROOT; the text is that of the
-buffer.  Before quoting a long text, ask; if the user declines, return
-the file and lines only."
+Name the file relative to ROOT; use the text of the buffer.  Ask before
+quoting a long text; if the user declines, return the file and lines only."
   (let ((place (qwen-companion-quote--place start end root)))
     (if (or (<= (- end start) qwen-companion-quote--region-limit)
-            (y-or-n-p (format "Quote %d lines, %s, and not only name them? "
+            (y-or-n-p (format "Quote %d lines, %s, instead of only naming them? "
                               (count-lines start end)
                               (file-size-human-readable (- end start)))))
         (qwen-companion-quote-code-block place start end)
@@ -98,8 +97,8 @@ the file and lines only."
 ;;; Problems
 
 (defun qwen-companion-quote-problems (start end root)
-  "Return the problems from START to END, a line for each; nil for none.
-The file is named relative to ROOT."
+  "Return the problems from START to END, a line for each; nil if there are none.
+Name the file relative to ROOT."
   (when-let* ((problems (qwen-companion-problems start end)))
     (let ((title (qwen-companion-quote-title root)))
       (mapconcat (lambda (problem)

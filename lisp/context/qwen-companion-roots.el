@@ -6,10 +6,10 @@
 
 ;;; Commentary:
 
-;; A CLI connects when it runs in a workspace root or below one.  The roots
-;; are the projects of open files, Dired buffers and terminals.  They are
-;; looked up a few at a time, since project.el may take long, told to the
-;; Python process, and published by it.
+;; A CLI connects if it runs in a workspace root or below one.  The roots are
+;; the projects of open files, Dired buffers and terminals.  They are computed
+;; a few at a time, since project.el may take long, and sent to the Python
+;; process, which publishes them.
 
 ;;; Code:
 
@@ -23,9 +23,9 @@
 
 (defcustom qwen-companion-roots-outside-projects t
   "Whether directories outside any project count as workspace roots.
-A CLI connects only if it runs in a workspace root or below one.  With
+A CLI connects only if it runs in a workspace root or below one.  If
 non-nil, the directory of each open file and terminal that belongs to no
-project is one; with nil, only projects are."
+project is a root; if nil, only projects are."
   :group 'qwen-companion
   :type 'boolean)
 
@@ -33,15 +33,16 @@ project is one; with nil, only projects are."
   "Modes of buffers in which a CLI may run; those of terminals are added.")
 
 (defconst qwen-companion-roots--slice 0.004
-  "Seconds of looking up roots without a pause.")
+  "Seconds of computing roots without a pause.")
 
 (defconst qwen-companion-roots--age 60
-  "Seconds after which a root is looked up again.
-A directory may have become a project, or be one no longer.")
+  "Seconds after which a root is computed again.
+A directory may have become a project, or may no longer be one.")
 
 (defvar qwen-companion-roots--table (make-hash-table :test #'equal)
-  "The roots found: directory to (ROOT-OR-NIL . TIME).
-Also (ROOT) to (DIRECTORY-OR-NIL . TIME), where worktrees are beside ROOT.")
+  "Cache of roots: directory to (ROOT-OR-NIL . TIME).
+In addition (ROOT) to (DIRECTORY-OR-NIL . TIME), the directory of
+worktrees beside ROOT.")
 (defvar qwen-companion-roots-directories-functions nil
   "Abnormal hook run with the directories of open buffers, remote ones too.")
 (defvar qwen-companion-roots--timer nil
@@ -55,8 +56,8 @@ Also (ROOT) to (DIRECTORY-OR-NIL . TIME), where worktrees are beside ROOT.")
 
 (defun qwen-companion-roots-of (directory)
   "Return the project root of DIRECTORY as an absolute name, or nil.
-The name has no slash at its end.  A remote directory has a root only at
-a served place, whose relay looks it up."
+The name has no final slash.  A remote directory has a root only on a host
+that is served, whose relay computes it."
   (if (file-remote-p directory)
       (qwen-companion-places-root directory)
     (qwen-companion-roots--remember directory #'qwen-companion-roots--look-up directory)))
@@ -71,13 +72,13 @@ a served place, whose relay looks it up."
 
 (defun qwen-companion-roots-here ()
   "Return the root of the current project, or the current directory.
-That is the one chosen by `project-switch-project' while it runs."
+While `project-switch-project' runs, return the project chosen there."
   (let ((directory (or (bound-and-true-p project-current-directory-override)
                        default-directory)))
     (or (qwen-companion-roots-of directory) directory)))
 
 (defun qwen-companion-roots-project (directory)
-  "Return the project of DIRECTORY as project.el knows it, or nil.
+  "Return the project of DIRECTORY according to project.el, or nil.
 Before Emacs 30 that would run the code in a .dir-locals.el unasked."
   (let ((enable-dir-local-variables nil))
     (ignore-errors (project-current nil directory))))
@@ -90,12 +91,12 @@ Before Emacs 30 that would run the code in a .dir-locals.el unasked."
 (defun qwen-companion-roots--known (key)
   "Return the table entry of KEY, nil if it is missing or out of date."
   (when-let* ((known (gethash key qwen-companion-roots--table)))
-    ;; Less than nothing when the clock was set back.
+    ;; Negative if the clock was set back.
     (when (<= 0 (- (float-time) (cdr known)) qwen-companion-roots--age)
       known)))
 
 (defun qwen-companion-roots--or-directory (directory)
-  "Return the root that stands for DIRECTORY of this machine, or nil."
+  "Return the root for the local DIRECTORY, or nil."
   (when-let* (((not (file-remote-p directory)))
               (root (or (qwen-companion-roots-of directory)
                         (and qwen-companion-roots-outside-projects
@@ -109,7 +110,7 @@ Before Emacs 30 that would run the code in a .dir-locals.el unasked."
 
 (defun qwen-companion-roots--of-worktrees (root)
   "Return the directory for worktrees of CLIs in ROOT, nil if it is below that.
-It may not be there yet."
+It may not exist yet."
   (when-let* ((top (locate-dominating-file root ".git"))
               ((not (equal (file-name-as-directory root) (expand-file-name top))))
               ;; In a worktree and a submodule it is a file.
@@ -129,8 +130,8 @@ It may not be there yet."
 
 (defun qwen-companion-roots-update ()
   "Send the open roots if they have changed.
-Looking up a directory can take long, so that is done in slices; the
-roots are sent when all are known."
+Computing a root can take long, so that is done in slices; the roots are
+sent when all are known."
   (qwen-companion-timers-cancel qwen-companion-roots--timer)
   (let ((end (+ (float-time) qwen-companion-roots--slice))
         (directories (qwen-companion-roots--directories))
@@ -160,12 +161,12 @@ the rest of turning on the mode."
 
 (defun qwen-companion-roots--in-use (roots)
   "Return the roots sent before that connected CLIs still need beside ROOTS.
-So a CLI keeps its project, and can reconnect, after the last file of
-the project is closed."
+So a CLI keeps its project, and can reconnect, after the last file of the
+project is closed."
   (cl-loop for session in (qwen-companion-backend-sessions)
            for directory = (qwen-companion-session-directory session)
            when directory
-           ;; Not `nconc': what is left of the list may be the list itself.
+           ;; Not `nconc': the rest of the list may be the list itself.
            append (cl-flet ((holds-p (root)
                               (qwen-companion-untrusted-in-directory-p directory root)))
                     (unless (cl-some #'holds-p roots)
@@ -189,18 +190,18 @@ the project is closed."
     (qwen-companion-roots-update)))
 
 (defun qwen-companion-roots-drop (directory)
-  "Count DIRECTORY, which is gone, no longer among the roots."
+  "Remove DIRECTORY, which no longer exists, from the roots."
   (setq qwen-companion-roots--extra (delete directory qwen-companion-roots--extra))
   (qwen-companion-roots-update))
 
 (defun qwen-companion-roots-on-published (payload)
-  "Handle the `published' message PAYLOAD: keep the roots on disk.
+  "Handle the `published' message PAYLOAD: store the roots on disk.
 Show a message the first time that no CLI can connect without a root."
   (let ((said qwen-companion-roots--answer))
     (setq qwen-companion-roots--answer payload)
     (unless (eq (qwen-companion-published-reachable said)
                 (qwen-companion-published-reachable payload))
-      ;; The mode line shows it, and nothing else may redraw that.
+      ;; The mode line shows this, and nothing else may redraw it.
       (force-mode-line-update t))
     (when-let* ((reason (and (not said) (qwen-companion-roots-unreachable))))
       (qwen-companion-backend-notice reason))))

@@ -30,7 +30,7 @@
   "Labels of the three texts of a conflict with an undone change.")
 
 (defconst qwen-companion-conflicts-worktree-labels '("yours" "before" "in the worktree")
-  "Labels of the texts in a conflict with what is merged from a worktree.")
+  "Labels of the texts in a conflict with a merge from a worktree.")
 
 (defconst qwen-companion-conflicts-review-labels '("as written" "as proposed" "as reviewed")
   "Labels of the three texts of a conflict with the user's version of an edit.")
@@ -68,7 +68,7 @@ them again."
   "The unresolved conflicts in the current buffer, or nil.")
 (put 'qwen-companion-conflicts--state 'permanent-local t)
 
-;;; Which there are
+;;; The conflicts of a buffer
 
 (defun qwen-companion-conflicts-begin (base mine result)
   "Guard the current buffer, in which conflicts have just been marked.
@@ -99,7 +99,7 @@ or nil if there are no conflicts or the texts are unknown."
        (> (qwen-companion-conflicts--count) 0)))
 
 (defun qwen-companion-conflicts--guarded-p ()
-  "Return non-nil when markers in the current buffer are not to be saved."
+  "Return non-nil if saving the markers in the current buffer is refused."
   (memq #'qwen-companion-conflicts--refuse write-contents-functions))
 
 (defun qwen-companion-conflicts--count ()
@@ -174,8 +174,8 @@ Undoing may bring them back, so the guard stays."
 
 (defun qwen-companion-conflicts--refuse ()
   "Signal a `user-error' if conflict markers are about to be saved.
-Do not if the user insists with a prefix argument.  Return nil, so that
-saving continues."
+Do not do so if the user insists with a prefix argument.  Return nil, so
+that saving continues."
   (let ((count (qwen-companion-conflicts--count)))
     (cond
      ((= count 0)
@@ -185,11 +185,11 @@ saving continues."
       (qwen-companion-conflicts--forget))
      (t
       (qwen-companion-conflicts--guard)
-      ;; Saving has a `save-excursion' around it.
+      ;; The caller saves point by `save-excursion'.
       (run-at-time 0 nil #'qwen-companion-conflicts-show (current-buffer))
       (user-error
        (substitute-command-keys
-        "%s has %d conflict%s with what %s: resolve first (\\[smerge-next] goes on to the next), or \\[universal-argument] \\[save-buffer] to save the markers")
+        "%s has %d unresolved conflict%s with %s: resolve first (\\[smerge-next] goes to the next), or \\[universal-argument] \\[save-buffer] to save the markers")
        (buffer-name) count (if (= count 1) "" "s")
        (qwen-companion-conflicts--other-side)))))
   nil)
@@ -206,10 +206,10 @@ saving continues."
                      (nth 2 qwen-companion-conflicts-undo-labels)
                      (nth 2 qwen-companion-conflicts-review-labels))
              nil t)
-            (if (match-beginning 1) "you made of it in the review" "was undone")
-          "was written to disk")))))
+            (if (match-beginning 1) "your version in the review" "an undo")
+          "the file on disk")))))
 
-;;; Leading there
+;;; Going to conflicts
 
 (defun qwen-companion-conflicts-show (buffer)
   "Go to the first conflict in BUFFER, in the selected window if it is there."
@@ -242,7 +242,7 @@ saving continues."
     (let ((count (qwen-companion-conflicts--state-count state)))
       (propertize (format " %d conflict%s" count (if (= count 1) "" "s"))
                   'face 'warning
-                  'help-echo "Your text and what was written to disk or undone change the same lines; not saved before that is resolved\nmouse-1: go to the first conflict"
+                  'help-echo "Your text and a write to disk or an undo change the same lines; resolve that before you save\nmouse-1: go to the first conflict"
                   'mouse-face 'mode-line-highlight
                   'local-map qwen-companion-conflicts--mode-line-map))))
 

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; Read names, stamps and texts of files on disk; watch files for writes; and
-;; wait for a CLI to write an accepted proposal.  Such writes are checked by
-;; content: messages about a file always agree with its bytes.
+;; Reads names, stamps and texts of files on disk, watches files for writes,
+;; and waits for a CLI to write an accepted proposal.  Such writes are checked
+;; by content: messages about a file always agree with its bytes.
 
 ;;; Code:
 
@@ -26,18 +26,19 @@
 
 (defconst qwen-companion-disk--time-resolution 0.03
   "Coarsest step of a file system's clock, in seconds.
-A file read sooner after a write may change again without a new time.")
+A file that is read sooner after a write may change again without a new
+time.")
 
 (cl-defstruct (qwen-companion-disk--write (:copier nil))
   "An expected write.
-PATH is the file.  TEXTS are its possible contents afterwards, the accepted
-text last; FORESEEN are those that include the writes expected before this
-one.  OPTIONAL is non-nil when no write may come, as the user may have
-answered no.  STAMP is the stamp of the file before, REPORTED its stamp at the
-last reported change.  CHECKED is the result of the last check, (STAMP .
-TEXT): TEXT is the member of TEXTS in the file, or nil.  DONE is a function
-for the end of the wait, WATCH the watch of the file, and TIMER ends the
-wait (nil while the CLI cannot write yet)."
+PATH is the file.  TEXTS are its possible contents afterwards, the
+accepted text last; FORESEEN are those that include the writes expected
+before this one.  OPTIONAL is non-nil if the write may not happen, as the
+user may have answered no.  STAMP is the stamp of the file before, REPORTED
+its stamp at the last reported change.  CHECKED is the result of the last
+check, (STAMP . TEXT): TEXT is the member of TEXTS in the file, or nil.
+DONE is a function for the end of the wait, WATCH the watch of the file,
+and TIMER ends the wait (nil while the CLI cannot write yet)."
   path texts foreseen optional stamp reported checked done watch timer)
 
 (defvar qwen-companion-disk-written-functions nil
@@ -59,7 +60,7 @@ still differ from the disk.")
 ;;; Files
 
 (defun qwen-companion-disk-text (buffer line-end)
-  "Return the whole text of BUFFER as it is in a file, exactly.
+  "Return the whole text of BUFFER exactly as in a file.
 LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
   (qwen-companion-disk-set-line-ends
    (qwen-companion-buffers-text buffer) line-end))
@@ -70,7 +71,7 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
    ((equal line-end "\n") text)
    ((unencodable-char-position 0 (length text) 'utf-8 nil text)
     (string-replace "\n" line-end text))
-   ;; The same for a text of Unicode, in half the time.
+   ;; For Unicode text this gives the same result in half the time.
    (t (let ((inhibit-eol-conversion nil))
         (decode-coding-string (encode-coding-string text 'utf-8-dos t)
                               'utf-8-unix t)))))
@@ -90,14 +91,14 @@ LINE-END ends each line there: \"\\n\" or \"\\r\\n\"."
 
 (defun qwen-companion-disk-attributes (path)
   "Return the attributes of PATH, or nil if nothing is there.
-Return nil, too, where a directory above it is a link to itself."
+Return nil, too, if a directory above it is a link to itself."
   (ignore-error file-error
     (file-attributes path)))
 
 (defun qwen-companion-disk--attributes (path)
   "Return the attributes of the file PATH, links followed, or nil."
   (let ((attributes (qwen-companion-disk-attributes path)))
-    ;; Checking for links first would take as long as all of this.
+    ;; Checking for links first would double the time.
     (if (stringp (file-attribute-type attributes))
         ;; A link may lead to itself.
         (when-let* ((file (ignore-errors (file-chase-links path))))
@@ -112,11 +113,11 @@ Return nil when the file does not exist."
       (list (file-attribute-modification-time attributes)
             (file-attribute-size attributes)
             (file-attribute-inode-number attributes)
-            ;; The only one that programs cannot set.
+            ;; The only time that programs cannot set.
             (file-attribute-status-change-time attributes)))))
 
-;; To find the real name of a file takes 0.15 ms, for each directory in it
-;; a few calls of the system.
+;; Finding the real name of a file takes 0.15 ms: a few system calls for each
+;; directory in it.
 
 (defvar qwen-companion-disk-truename-cache nil
   "Cache of real directory names, bound to (nil) around work on many files.
@@ -141,7 +142,7 @@ Use the cache `qwen-companion-disk-truename-cache' where it is bound."
 (defun qwen-companion-disk--truename (path)
   "Return the real name of the file PATH, which is absolute."
   (or (and (file-symlink-p path)
-           ;; A link that leads to itself has its own name.
+           ;; A link that leads to itself is its own name.
            (ignore-errors (file-truename path)))
       (concat (qwen-companion-disk-true-directory (file-name-directory path))
               (file-name-nondirectory path))))
@@ -156,7 +157,7 @@ Use the cache `qwen-companion-disk-truename-cache' where it is bound."
             (or (equal truename (buffer-local-value 'buffer-file-truename buffer))
                 (and number
                      (equal number (buffer-local-value 'buffer-file-number buffer))
-                     ;; A file that is gone leaves its number to another.
+                     ;; The inode number of a deleted file is used again.
                      (equal number (qwen-companion-disk-file-number
                                     (buffer-file-name buffer)))))))
      (buffer-list))))
@@ -190,8 +191,9 @@ The file may then change again without a new time."
 
 (defun qwen-companion-disk-visiting (path &optional predicate)
   "Return a buffer that visits the file PATH, or nil.
-PREDICATE, if any, must return non-nil for it.  For a remote file, or its
-local copy, compare only names: TRAMP would have to connect otherwise."
+If PREDICATE is given, it must return non-nil for the buffer.  For a
+remote file, or its local copy, compare only names: TRAMP would have to
+connect otherwise."
   (let ((name (qwen-companion-places-name path)))
     (cl-find-if (or predicate #'always)
                 (delq nil (cons (get-file-buffer name)
@@ -236,8 +238,8 @@ alone.  Do not treat a NUL as a sign of a binary file.  With CODING nil,
 detect the coding.  Return (CODING . LINE-END): the coding system, or nil
 when the file is missing or empty, and the file's line end, see
 `qwen-companion-disk-line-end'."
-  ;; In 20 MB, it takes 0.2 s to look at each line end, and 0.4 to convert
-  ;; each afterwards; Emacs does it in 20 ms while it reads the file.
+  ;; In 20 MB, examining each line end takes 0.2 s, and converting each
+  ;; afterwards 0.4 s; Emacs needs 20 ms while it reads the file.
   (let* ((buffer-undo-list t)
          (size (qwen-companion-disk--size path))
          (used (qwen-companion-disk--insert path coding nil t)))
@@ -246,7 +248,7 @@ when the file is missing or empty, and the file's line end, see
              (eql (qwen-companion-disk--returns-removed used size)
                   (qwen-companion-disk--newlines)))
         (cons used "\r\n")
-      ;; It has been converted, to LF from CR LF or from CR.
+      ;; It has been converted to LF, from CR LF or from CR.
       (when (memql (coding-system-eol-type used) '(1 2))
         (erase-buffer)
         (setq used (qwen-companion-disk--insert path coding t t)))
@@ -257,8 +259,8 @@ when the file is missing or empty, and the file's line end, see
 
 (defun qwen-companion-disk--insert (path coding exactly no-binary)
   "Insert the text of PATH in CODING as `qwen-companion-disk-insert' does.
-With EXACTLY non-nil, line ends stay what they are; with NO-BINARY
-non-nil, a NUL makes it no binary file.  Return the coding system."
+With EXACTLY non-nil, do not convert line ends; with NO-BINARY non-nil, do
+not treat a NUL as a sign of a binary file.  Return the coding system."
   (let ((inhibit-eol-conversion exactly)
         (inhibit-null-byte-detection no-binary)
         (file-name-handler-alist nil)
@@ -281,19 +283,19 @@ Return nil if the sizes are not conclusive."
 
 (defun qwen-companion-disk--newlines ()
   "Return the number of newlines in the current buffer."
-  ;; With that cache Emacs notes each one, which takes ten times as long.
+  ;; With that cache Emacs records each newline, which takes ten times as long.
   (let ((cache-long-scans nil))
     (1- (line-number-at-pos (point-max) t))))
 
 (defun qwen-companion-disk-line-end ()
   "Return the line end of the current buffer: \"\\n\" or \"\\r\\n\".
-The value is `mixed' when that differs, nil when no line has an end.
-Emacs itself, reading a file, looks at the first three lines only."
+Return `mixed' if lines end differently, nil if no line has an end.  Emacs
+itself examines only the first three lines of a file."
   (let ((ends (qwen-companion-disk--newlines)))
     (save-excursion
       (goto-char (point-min))
-      ;; That takes a fifth of the time of a search.  In a string it would be
-      ;; half of that, but then garbage is collected, which takes longer.
+      ;; That takes a fifth of the time of a search.  A string would take half
+      ;; of that, but collecting garbage afterwards takes longer.
       (skip-chars-forward "^\r")
       (cond
        ((zerop ends) nil)
@@ -332,8 +334,8 @@ earlier changes."
 
 (defun qwen-companion-disk-named-coding (path)
   "Return the coding system that the user has chosen for the file PATH, or nil.
-It is the one of the buffer that visits PATH, without line ends: these
-are detected, so that both texts of a comparison are read alike."
+It is that of the buffer visiting PATH, without line ends: these are
+detected, so that both texts of a comparison are read alike."
   (when-let* ((buffer (qwen-companion-disk-visiting path))
               (coding (car (buffer-local-value
                             'buffer-file-coding-system-explicit buffer))))
@@ -341,8 +343,8 @@ are detected, so that both texts of a comparison are read alike."
 
 (defun qwen-companion-disk-fitting-coding (coding)
   "Return a coding system to save the current buffer; its file is in CODING.
-Take from the buffer's coding system all that CODING, of a file without
-evidence, leaves undecided; nil leaves everything undecided."
+Fill in what CODING leaves undecided from the buffer's coding system; a
+nil CODING, that of a file without evidence, leaves everything undecided."
   (let ((end (and coding (coding-system-eol-type coding)))
         (fitting (if (memq (and coding (coding-system-type coding)) '(nil undecided))
                      buffer-file-coding-system
@@ -393,7 +395,8 @@ its line ends, which TEXT may lack.  Return nil if the file is unreadable."
   "Return nil when the size of the file PATH rules out TEXT as its contents.
 PLAIN is TEXT with LF line ends.  This avoids reading a long file."
   (let* ((size (or (qwen-companion-disk--size path) 0))
-         ;; One byte each, three of a mark before; or two each, two before.
+         ;; One byte for each character and three for a mark, or two for each
+         ;; and for a mark.
          (fits-p (lambda (characters)
                    (memql size (list characters (+ 3 characters)
                                      (+ 2 (* 2 characters)))))))
@@ -438,12 +441,12 @@ Return nil when it has fewer, or cannot be read."
           (buffer-string))))))
 
 (defun qwen-companion-disk--encoded-p (text coding line-end bytes)
-  "Return non-nil when BYTES are TEXT in CODING.
-LINE-END is how its lines end: `unix' or `dos'."
+  "Return non-nil if BYTES are TEXT in CODING.
+LINE-END is the kind of its line ends: `unix' or `dos'."
   (let ((coding (coding-system-change-eol-conversion coding line-end))
         (inhibit-eol-conversion nil))
     (and
-     ;; Most differ early or in size, and a long text takes long to encode.
+     ;; Most differ early or in size, and encoding a long text takes long.
      (string-prefix-p
       (encode-coding-string (substring text 0 (min 1000 (length text))) coding)
       bytes)
@@ -451,7 +454,7 @@ LINE-END is how its lines end: `unix' or `dos'."
       ((eq coding 'utf-8-unix)
        (and (= (string-bytes text) (length bytes))
             (string= bytes (encode-coding-string text coding t))))
-      ;; The same as below, in a quarter of the time.
+      ;; The same result as below, in a quarter of the time.
       ((eq coding 'utf-8-dos)
        (let ((encoded (encode-coding-string text 'utf-8-unix t)))
          (and (= (length bytes)
@@ -482,7 +485,7 @@ bytes or escape sequence of BYTES."
             (eq t (compare-strings encoded nil nil bytes byte
                                    (min (length bytes)
                                         (+ byte (length encoded)))))))
-        ;; UTF-8 has other names, and these types are as good as it.
+        ;; UTF-8 has other names, and these types are equivalent to it.
         (cl-remove-if (lambda (coding)
                         (memq (coding-system-type coding)
                               '(utf-8 raw-text undecided)))
@@ -490,8 +493,8 @@ bytes or escape sequence of BYTES."
 
 ;;; Watching
 
-;; Events are only recorded: there may be thousands.  Once no more arrive, the
-;; watches of all directories with events are notified.  A directory that
+;; Events are only recorded, as there may be thousands.  Once no more arrive,
+;; the watches of all directories with events are notified.  A directory that
 ;; cannot be watched, or has too many events, is polled instead.
 
 (defconst qwen-companion-disk-quiet 0.05
@@ -501,11 +504,11 @@ bytes or escape sequence of BYTES."
   "Seconds after the first event after which watches are notified anyway.")
 
 (defconst qwen-companion-disk--burst 150
-  "Limit of the events of a directory before it is polled.
-More events, as of a branch switch, cost more than polling the files.")
+  "Most events of a directory before it is polled.
+Processing more, as of a branch switch, costs more than polling the files.")
 
 (defconst qwen-companion-disk-idle-writer 1.5
-  "Seconds without a write after which a file counts as written.")
+  "Seconds without a write after which a file counts as completely written.")
 
 (defconst qwen-companion-disk--poll-intervals '(0.5 . 5)
   "Seconds between two polls of a directory that is not watched.
@@ -539,7 +542,7 @@ NOTIFY and EVENT are functions."
 (defvar qwen-companion-disk--pending nil
   "The directories with events whose watches have not been notified.")
 (defvar qwen-companion-disk--pending-times nil
-  "When the first and the last of these events came: (FIRST . LAST).")
+  "The times of the first and the last of these events: (FIRST . LAST).")
 (defvar qwen-companion-disk--renames nil
   "The files that were renamed: alist (OLD . NEW).")
 (defvar qwen-companion-disk--moved nil
@@ -584,14 +587,14 @@ itself.  The file and its directory need not exist.  End the watch with
              (qwen-companion-disk-watch-directories watch)))
 
 (defun qwen-companion-disk-open-p (watch)
-  "Return non-nil when a program has the file of WATCH open after writing it.
+  "Return non-nil if a program still has the file of WATCH open after writing it.
 This needs inotify."
   (gethash (qwen-companion-disk-watch-file watch) qwen-companion-disk--open-files))
 
 (defun qwen-companion-disk-being-written-p (watch)
   "Return non-nil while a program is writing the file of WATCH.
-This ends when it closes the file or has not written for a while, and needs
-inotify."
+The program stops writing when it closes the file or has not written for a
+while.  This needs inotify."
   (when-let* ((time (qwen-companion-disk-open-p watch)))
     ;; The clock may have been set back since.
     (< (abs (- (float-time) time)) qwen-companion-disk-idle-writer)))
@@ -654,7 +657,7 @@ inotify."
 (defvar file-notify--library)
 
 (defun qwen-companion-disk--open (directory)
-  "Begin to watch DIRECTORY; poll it when that is impossible."
+  "Start watching DIRECTORY; poll it if that is impossible."
   (let ((name (qwen-companion-disk--directory-name directory)))
     (condition-case err
         (setf (qwen-companion-disk--directory-descriptor directory)
@@ -675,7 +678,7 @@ inotify."
        (qwen-companion-disk--poll-later
         directory (cdr qwen-companion-disk--poll-intervals))
        (qwen-companion-backend-notice-once
-        (format "some directories cannot be watched (%s); what is written there shows after up to %d seconds"
+        (format "some directories cannot be watched (%s); writes there appear after up to %d seconds"
                 (error-message-string err)
                 (cdr qwen-companion-disk--poll-intervals)))))))
 
@@ -692,7 +695,7 @@ inotify."
   "Forget the open files of DIRECTORY, and stop watching for them."
   (when-let* ((descriptor (qwen-companion-disk--directory-writers directory)))
     (setf (qwen-companion-disk--directory-writers directory) nil)
-    ;; It may be gone with its directory.
+    ;; The descriptor may have been removed with its directory.
     (ignore-error file-notify-error
       (inotify-rm-watch descriptor)))
   (let ((name (qwen-companion-disk--directory-name directory)))
@@ -737,7 +740,7 @@ First watch the directories that exist now."
       (qwen-companion-disk--note directory)
       (cond
        ((eq action 'stopped)
-        ;; The directory has gone.
+        ;; The directory was removed.
         (setf (qwen-companion-disk--directory-descriptor directory) nil)
         (qwen-companion-disk--forget-open-files directory))
        ((> (qwen-companion-disk--directory-events directory)
@@ -754,8 +757,8 @@ First watch the directories that exist now."
 
 (defun qwen-companion-disk--note-writer (directory event)
   "Note the inotify EVENT in DIRECTORY: a file is open for writing, or moved.
-Where others watch the directory too, filenotify may call the new name of
-a file `created', and no close follows; or the old one `deleted'."
+If other code watches the directory too, filenotify may report the new
+name of a file as `created', without a close, or the old one as `deleted'."
   (pcase-let* ((`(,descriptor ,actions ,name ,cookie) event)
                (file (concat (qwen-companion-disk--directory-name directory) name))
                (watched (gethash file qwen-companion-disk--watches)))
@@ -770,7 +773,7 @@ a file `created', and no close follows; or the old one `deleted'."
        ((not watched))
        ((or (memq 'modify actions)
             (and (memq 'create actions)
-                 ;; A new name of a file that has text is a link.
+                 ;; The new name of a file with text is a link.
                  (eql 0 (qwen-companion-disk--size file))))
         (puthash file (float-time) qwen-companion-disk--open-files))
        ((gethash file qwen-companion-disk--open-files)
@@ -778,7 +781,7 @@ a file `created', and no close follows; or the old one `deleted'."
         (qwen-companion-disk--note directory))))))
 
 (defun qwen-companion-disk--note (directory)
-  "Note an event in DIRECTORY, to be processed in a moment."
+  "Record that DIRECTORY has an event, to be processed in a moment."
   (let ((now (float-time)))
     (if qwen-companion-disk--pending-times
         (setcdr qwen-companion-disk--pending-times now)
@@ -799,7 +802,7 @@ a file `created', and no close follows; or the old one `deleted'."
   (pcase-let* ((`(,first . ,last) qwen-companion-disk--pending-times)
                (now (float-time))
                (quiet (- now last)))
-    ;; Negative when the clock was set back.
+    ;; Negative if the clock was set back.
     (if (and (<= 0 quiet)
              (< quiet qwen-companion-disk-quiet)
              (< (- now first) qwen-companion-disk-quiet-limit))
@@ -811,7 +814,7 @@ a file `created', and no close follows; or the old one `deleted'."
           (setf (qwen-companion-disk--directory-events directory) 0)
           (qwen-companion-disk--notify directory))))))
 
-;;; Expecting
+;;; Expected writes
 
 ;; A CLI may wait for the answers to several proposals of one file and then
 ;; write one after the other.  So the expected writes to a file form a
@@ -847,7 +850,7 @@ The second is a string about the duration of the wait."
 
 (defun qwen-companion-disk-allow (write text)
   "Accept TEXT too as the result of WRITE.
-It results from WRITE and the expected writes before it."
+It is the result of WRITE and the expected writes before it."
   (when (memq write qwen-companion-disk--writes)
     (push text (qwen-companion-disk--write-texts write))
     (push text (qwen-companion-disk--write-foreseen write))
@@ -911,7 +914,7 @@ It results from WRITE and the expected writes before it."
                           (qwen-companion-disk--write-watch write))
                          "within %d s"
                        ;; The file was not watched.
-                       "(looked at once, after %d s)")
+                       "(checked once, after %d s)")
                      qwen-companion-disk--patience)))
     (qwen-companion-disk-forget write)
     (when-let* ((done (qwen-companion-disk--write-done write)))
@@ -941,8 +944,8 @@ It results from WRITE and the expected writes before it."
 
 (defun qwen-companion-disk--held (write)
   "Return the text of WRITE that is in its file, or nil.
-Read the file only if it may have changed since: events come for every file
-in its directory."
+Read the file only if it may have changed since the last check: events
+come for every file in its directory."
   (let* ((path (qwen-companion-disk--write-path write))
          (stamp (qwen-companion-disk-stamp path))
          (checked (qwen-companion-disk--write-checked write)))

@@ -7,11 +7,11 @@
 ;;; Commentary:
 
 ;; When a visited remote file was written, the Python process sends a message
-;; and has a local copy.  Its text is put into the buffer as one undo step, or
+;; with a local copy.  Its text is put into the buffer as one undo step, or
 ;; merged with unsaved text, as qwen-companion-follow.el does for local files.
 ;;
-;; Nothing here calls TRAMP: changes of the text check neither the lock nor
-;; the time of the file.
+;; Nothing here calls TRAMP: changes of the text check neither the lock nor the
+;; time of the file.
 
 ;;; Code:
 
@@ -107,7 +107,7 @@ With WHOLE non-nil, the file counts as completely written."
                    (abbreviate-file-name buffer-file-name) (buffer-name))))))))
 
 (defun qwen-companion-follow-far--visited-p (time)
-  "Return non-nil when the current buffer visited the file as of TIME.
+  "Return non-nil if the current buffer visited the file as of TIME.
 File times of TRAMP are in whole seconds."
   (let ((known (visited-file-modtime)))
     (and (not (integerp known))
@@ -160,7 +160,7 @@ With UNSAVED nil, the buffer has the same text."
     (message "qwen-companion: merged the change on disk into %s" (buffer-name))))
 
 (defun qwen-companion-follow-far--resolved (buffer)
-  "Follow what was written while BUFFER had conflicts."
+  "Follow the writes that came while BUFFER had conflicts."
   (when-let* ((payload (buffer-local-value 'qwen-companion-follow-far--held buffer)))
     (qwen-companion-follow-far--sync buffer payload)))
 

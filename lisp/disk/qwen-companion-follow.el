@@ -6,22 +6,22 @@
 
 ;;; Commentary:
 
-;; A CLI writes the files; Emacs shows them.  While a CLI is connected,
-;; the directories of the buffers that visit files under the roots are
-;; watched.  What is written there is brought into those buffers as one
-;; undo step, or merged into them where they have unsaved text.
+;; CLIs write the files; Emacs shows them.  While a CLI is connected, the
+;; directories of the buffers that visit files under the roots are watched.  A
+;; write is brought into these buffers as one undo step, or merged with their
+;; unsaved text.
 ;;
-;; The visited files are checked a few at a time.  A file that has changed
-;; is read and compared; the Python process computes the edits, which are
-;; then applied.
+;; The visited files are checked a few at a time.  A file that has changed is
+;; read and compared; the Python process computes the edits, which are then
+;; applied.
 ;;
-;; When the file's modification time differs from the recorded one, the next
-;; key makes Emacs ask whether to edit a changed file.  The key may come before
-;; the event of the write.  So the recorded time is suspended while a buffer
-;; has no unsaved text, and restored just before a change of the text, so that
-;; undo records it.  The time is also suspended from the detection of a write
-;; until the edits are applied.  Since the time protects saving as well,
-;; functions on the hooks of saving replace it.
+;; If the file's modification time differs from the recorded one, the next key
+;; makes Emacs ask whether to edit a changed file.  The key may come before the
+;; event of the write.  So the recorded time is suspended while a buffer has no
+;; unsaved text, and restored just before a change of the text, so that undo
+;; records it.  The time is also suspended from the detection of a write until
+;; the edits are applied.  Since the time protects saving as well, functions on
+;; the hooks of saving replace it.
 ;;
 ;; Nothing here writes a file.
 
@@ -46,8 +46,8 @@
 
 (defcustom qwen-companion-follow-writes t
   "Whether buffers follow all writes to their files while a CLI is connected.
-This covers files under a workspace root, and any program.  With nil,
-buffers follow only proposals that you accept."
+This applies to files under a workspace root, and to writes by any
+program.  If nil, buffers follow only proposals that you accept."
   :group 'qwen-companion
   :type 'boolean
   :set (lambda (symbol value)
@@ -76,7 +76,7 @@ Writes to a file mapped into memory cause no event.")
 
 (defconst qwen-companion-follow--command-wait (* 2 qwen-companion-disk-idle-writer)
   "Seconds that other commands wait for a buffer to catch up with its file.
-A file cut off right before is followed after half of them.")
+A file that was truncated just before is followed after half of them.")
 
 ;;; The link of a buffer to its file
 
@@ -118,7 +118,7 @@ edits."
 (put 'qwen-companion-follow--link 'permanent-local t)
 
 (defvar-local qwen-companion-follow-far-deleted nil
-  "Non-nil when the current buffer's file, at another place, is deleted.")
+  "Non-nil if the remote file of the current buffer is deleted.")
 (put 'qwen-companion-follow-far-deleted 'permanent-local t)
 
 (defvar qwen-companion-follow--requests nil
@@ -132,7 +132,7 @@ Indirect buffers share the link of their base."
                         (or (buffer-base-buffer buffer) buffer))))
 
 (defun qwen-companion-follow--make ()
-  "Return the link of the current buffer, made if need be."
+  "Return the link of the current buffer; create it if necessary."
   (or qwen-companion-follow--link
       (prog1 (setq qwen-companion-follow--link (qwen-companion-follow--make-link))
         (qwen-companion-follow--note-stamp)
@@ -151,7 +151,7 @@ A replacement of the same size and time will still be read."
       (unless (equal (nth 2 stamp) (car buffer-file-number))
         (setf (qwen-companion-follow--link-racy link) t)))))
 
-;;; Which buffers
+;;; The followed buffers
 
 (defvar qwen-companion-follow--search nil
   "The process that searches for a deleted file under its new name, or nil.")
@@ -202,7 +202,7 @@ A replacement of the same size and time will still be read."
       (qwen-companion-follow--find-base))))
 
 (defun qwen-companion-follow--unwatch ()
-  "Watch the file of the current buffer no longer, if it is watched."
+  "Stop watching the file of the current buffer, if it is watched."
   (when-let* ((link qwen-companion-follow--link)
               (watch (qwen-companion-follow--link-watch link)))
     (setf (qwen-companion-follow--link-watch link) nil)
@@ -296,7 +296,7 @@ Otherwise a key would ask whether to edit it before it is synchronised."
     (while (and buffers (< (float-time) end))
       (let ((buffer (pop buffers)))
         (qwen-companion-buffers-when-live buffer
-          ;; Circular links, for one, must not end the polls.
+          ;; Errors, as from circular links, must not end the polls.
           (ignore-errors
             (qwen-companion-follow--poll-here)))))
     (setq qwen-companion-follow--unpolled buffers)
@@ -333,7 +333,7 @@ the command `find-file-literally', for one, runs no hook."
   (let ((buffers (cl-remove-if-not #'buffer-live-p
                                    (cl-shiftf qwen-companion-follow--followed nil))))
     (when buffers
-      (message "qwen-companion: %s what was written to disk"
+      (message "qwen-companion: %s the changes on disk"
                (if (cdr buffers)
                    (format "%d buffers follow" (length buffers))
                  (format "%s follows" (buffer-name (car buffers))))))))
@@ -348,7 +348,7 @@ the command `find-file-literally', for one, runs no hook."
     (qwen-companion-follow--release-link)))
 
 (defun qwen-companion-follow--release-link ()
-  "Forget the link of the current buffer unless it is still needed."
+  "Remove the link of the current buffer unless it is still needed."
   (let ((link qwen-companion-follow--link))
     (unless (or (null link)
                 (qwen-companion-follow--link-watch link)
@@ -367,7 +367,7 @@ the command `find-file-literally', for one, runs no hook."
       (qwen-companion-follow--mark-gone))
      ((and request
            (equal stamp (qwen-companion-follow--request-stamp request)))
-      ;; A change of the text may have brought it back.
+      ;; A change of the text may have restored it.
       (qwen-companion-follow--suspend-modtime))
      ((not (qwen-companion-follow--changed-p))
       (qwen-companion-follow--mark nil)
@@ -389,7 +389,7 @@ the command `find-file-literally', for one, runs no hook."
            (t (qwen-companion-follow--give-up obstacle)))))))))
 
 (defun qwen-companion-follow--being-written-p ()
-  "Return non-nil when the file of the current buffer may be incomplete.
+  "Return non-nil if the file of the current buffer may be incomplete.
 Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
   (let* ((since (qwen-companion-follow--link-since qwen-companion-follow--link))
          ;; The clock may have been set back since.
@@ -408,10 +408,10 @@ Return nil after `qwen-companion-follow--writer-patience' seconds anyway."
                                  qwen-companion-disk-idle-writer))))))))))
 
 (defun qwen-companion-follow--cut-p ()
-  "Return non-nil when the file of the current buffer lacks most of its text.
+  "Return non-nil if the file of the current buffer lacks most of its text.
 A program may have truncated it to rewrite it in pieces.  The file counts
 as truncated until its end is as before, unless it was replaced as a whole
-or an accepted proposal says what it will contain."
+or an accepted proposal determines its contents."
   (let* ((link qwen-companion-follow--link)
          (old (qwen-companion-follow--link-stamp link))
          (new (qwen-companion-disk-stamp buffer-file-name)))
@@ -425,7 +425,7 @@ or an accepted proposal says what it will contain."
          (not (qwen-companion-follow--ends-alike-p)))))
 
 (defun qwen-companion-follow--ends-alike-p ()
-  "Return non-nil when the file of the current buffer ends as its text did."
+  "Return non-nil if the file of the current buffer still ends as its text did."
   (let* ((base (and (buffer-modified-p)
                     (qwen-companion-follow--link-base qwen-companion-follow--link)))
          (text (if base
@@ -475,7 +475,7 @@ Its text may still be the same."
            (not (equal (qwen-companion-follow--link-stamp link)
                        (qwen-companion-disk-stamp buffer-file-name)))))
      ((null time) (not (verify-visited-file-modtime)))
-     ;; Not a time: the file was not there.
+     ;; Not a time: the file did not exist.
      ((integerp time) t)
      (t (not (time-equal-p time (qwen-companion-follow--file-time)))))))
 
@@ -493,9 +493,9 @@ Its text may still be the same."
        (delq (current-buffer) (qwen-companion-disk-buffers file))))))
 
 (defun qwen-companion-follow--obstacle ()
-  "Return why the current buffer cannot follow its file, or nil.
-Reasons are a text unlike the file's, a special way of reverting, and a very
-large file."
+  "Return the reason why the current buffer cannot follow its file, or nil.
+Reasons are a text unlike the file's, a special way of reverting, and a
+very large file."
   (cond
    ((not (and (memq revert-buffer-function '(nil revert-buffer--default))
               (memq revert-buffer-insert-file-contents-function
@@ -581,8 +581,8 @@ Return non-nil then; return nil for a buffer that is not followed."
   "Adopt REQUEST as it is, request its edits, or leave the current buffer alone."
   (let* ((link qwen-companion-follow--link)
          (source (qwen-companion-follow--request-source request))
-         ;; Text saved since a proposal was accepted is not in the one that the
-         ;; CLI writes, so it is merged as if it were not saved.
+         ;; Text saved since a proposal was accepted is not in the CLI's text,
+         ;; so it is merged as if it were unsaved.
          (base (and (or (buffer-modified-p)
                         (qwen-companion-follow--link-expected link))
                     (qwen-companion-follow--link-base link))))
@@ -601,7 +601,7 @@ Return non-nil then; return nil for a buffer that is not followed."
       (qwen-companion-follow--give-up))
      ((with-current-buffer source
         (equal base (qwen-companion-buffers-text)))
-      ;; Somebody wrote the same text again.
+      ;; The same text was written again.
       (qwen-companion-follow--adopt-file-state request)
       (qwen-companion-follow--drop request))
      ((and (qwen-companion-conflicts-p) (not (qwen-companion-conflicts-origin)))
@@ -658,7 +658,7 @@ OBSTACLE is the reason not to follow, nil after a single failure."
 ;;; Editing
 
 (defun qwen-companion-follow--request-edits (request)
-  "Ask for the edits that bring the current buffer to REQUEST."
+  "Request the edits that turn the current buffer's text into that of REQUEST."
   (let ((buffer (current-buffer)))
     (setf (qwen-companion-follow--request-tick request) (buffer-chars-modified-tick)
           (qwen-companion-follow--request-expected request)
@@ -733,7 +733,7 @@ question about saving."
             (qwen-companion-follow--apply request merged))
           (qwen-companion-follow--drop request)
           (if (or typed
-                  ;; Written again.
+                  ;; It was written again.
                   (not (equal (qwen-companion-follow--request-stamp request)
                               (qwen-companion-disk-stamp buffer-file-name))))
               (qwen-companion-follow--sync)
@@ -764,7 +764,7 @@ No question is asked, whatever happens to the file meanwhile."
         (create-lockfiles nil)
         (modified (buffer-modified-p)))
     (qwen-companion-follow--suspend-modtime)
-    ;; As modified, so that no record says "undone means saved".
+    ;; As modified, so that the undo record does not say that an undo saves it.
     (restore-buffer-modified-p t)
     (condition-case err
         (progn
@@ -789,7 +789,7 @@ No question is asked, whatever happens to the file meanwhile."
 (defun qwen-companion-follow--refresh (request merged)
   "Bring the unmodified current buffer to REQUEST by MERGED, like a revert."
   (let ((revert-buffer-in-progress-p t)
-        ;; The major mode is not called again; functions on the hooks must know.
+        ;; The major mode is not called again; functions on the hooks must run.
         (revert-buffer-preserve-modes t))
     (qwen-companion-follow--run-hook 'before-revert-hook)
     (qwen-companion-follow--edit request merged)
@@ -820,7 +820,7 @@ edit itself, as with lsp-mode by `lsp-on-revert'."
   "Postpone the text on disk until the buffer's conflicts are resolved.
 Until then no key asks about the file and the buffer cannot be saved."
   (unless (qwen-companion-follow--held-p)
-    (message "qwen-companion: %s was written to disk again; that is merged into %s when its conflicts are resolved"
+    (message "qwen-companion: %s changed on disk again; %s follows when its conflicts are resolved"
              (qwen-companion-untrusted-path buffer-file-name) (buffer-name)))
   (qwen-companion-follow--suspend-modtime)
   (setf (qwen-companion-follow--link-held qwen-companion-follow--link) t))
@@ -854,7 +854,7 @@ MERGED is the result."
      ((> conflicts 0)
       (when qwen-companion-follow--saving
         (setq qwen-companion-follow--saving 'conflicts))
-      (message "qwen-companion: %d conflict%s between your text in %s and what was written to disk"
+      (message "qwen-companion: %d conflict%s between your text in %s and the file on disk"
                conflicts (if (= conflicts 1) "" "s") (buffer-name)))
      ((qwen-companion-disk-same-text-p source)
       (qwen-companion-follow--set-unmodified)
@@ -863,19 +863,19 @@ MERGED is the result."
       (message "qwen-companion: merged the change on disk into %s (not saved)"
                (buffer-name))))))
 
-;;; The state of version control
+;;; Version control
 
 (defvar qwen-companion-follow--vc-buffers nil
-  "The buffers whose state of version control is out of date.")
+  "The buffers whose version control state is out of date.")
 (defvar qwen-companion-follow--vc-timer nil
-  "Idle timer that refreshes it.")
+  "Idle timer that refreshes the version control state.")
 
 (defconst qwen-companion-follow--vc-delay 0.3
   "Seconds without input after which version control is refreshed.")
 
 (defun qwen-companion-follow--refresh-vc-soon ()
-  "Refresh the current buffer's state of version control when Emacs is idle.
-It starts programs, which takes longer than the change of the text."
+  "Refresh the version control state of the current buffer when Emacs is idle.
+This starts programs, which takes longer than the change of the text."
   (when vc-handled-backends
     (cl-pushnew (current-buffer) qwen-companion-follow--vc-buffers)
     (unless qwen-companion-follow--vc-timer
@@ -903,8 +903,8 @@ It starts programs, which takes longer than the change of the text."
         (qwen-companion-programs-call-with-git default-directory #'vc-refresh-state)
         (force-mode-line-update))))
   (setq qwen-companion-follow--vc-timer
-        ;; A file notification counts as input, but Emacs stays idle, and so an idle
-        ;; timer would not run again.
+        ;; A file notification counts as input, but Emacs stays idle, so an
+        ;; idle timer would not run again.
         (and qwen-companion-follow--vc-buffers
              (run-at-time qwen-companion-follow--vc-delay nil
                           #'qwen-companion-follow--refresh-vc-when-idle))))
@@ -931,12 +931,12 @@ While it is unknown, no key asks whether to edit a changed file."
 (put 'qwen-companion-follow--refuse-save 'permanent-local-hook t)
 
 (defun qwen-companion-follow--before-save ()
-  "Keep the current buffer from overwriting a text that it has not merged.
+  "Prevent the current buffer from overwriting a text that it has not merged.
 Wait a moment for the merge.  If it does not come, or leaves conflicts,
 arrange for the save to be refused: an error in this hook would only be
 reported."
   (when-let* ((link (and buffer-file-name qwen-companion-follow--link))
-              ;; Else Emacs has asked already.
+              ;; Otherwise Emacs has asked already.
               ((verify-visited-file-modtime)))
     (let ((qwen-companion-follow--saving t)
           (name (qwen-companion-untrusted-path buffer-file-name)))
@@ -945,13 +945,13 @@ reported."
       (when-let* ((refusal
                    (cond
                     ((qwen-companion-follow--pending-p link)
-                     (format "%s has been written by a CLI, and that is not merged yet; save again in a moment"
+                     (format "%s changed on disk and is not merged yet; save again in a moment"
                              name))
                     ((qwen-companion-follow--held-p)
-                     (format "%s has been written by a CLI again: resolve the conflicts, and that is merged too"
+                     (format "%s changed on disk again; resolve the conflicts to merge that too"
                              name))
                     ((eq qwen-companion-follow--saving 'conflicts)
-                     (format "%s has been written by a CLI: there are conflicts to resolve before you save"
+                     (format "%s changed on disk; resolve the conflicts before you save"
                              name))
                     ((not (verify-visited-file-modtime))
                      (format "%s has changed on disk; compare it with M-x ediff-current-file, or save again"
@@ -968,7 +968,7 @@ reported."
 
 (defun qwen-companion-follow--wait (buffer seconds)
   "Wait for the pending edits of BUFFER, SECONDS at most.
-Quitting ends that, also where it is inhibited."
+The user can quit even if quitting is inhibited."
   (qwen-companion-backend-wait
    (lambda ()
      (or quit-flag (not (qwen-companion-follow--waiting-p buffer))))
@@ -1015,7 +1015,7 @@ The file has changed already, or is about to."
     (qwen-companion-follow--note-stamp)
     (qwen-companion-follow--mark nil)
     (if (qwen-companion-follow--link-expected link)
-        ;; The base stays: the CLI knows nothing of what was saved.
+        ;; Keep the base: the CLI does not know the saved text.
         (qwen-companion-follow--suspend-modtime)
       (setf (qwen-companion-follow--link-base link) nil)
       (qwen-companion-follow--suspend-if-clean))))
@@ -1041,7 +1041,7 @@ The file has changed already, or is about to."
       (qwen-companion-follow--enqueue (list (current-buffer))))))
 
 (defun qwen-companion-follow--leave ()
-  "Stop following the current buffer; an indirect one only forgets its copy."
+  "Stop following the current buffer; if it is indirect, only forget its copy."
   (if (buffer-base-buffer)
       (kill-local-variable 'qwen-companion-follow--link)
     (qwen-companion-follow--end)))
@@ -1057,7 +1057,7 @@ The file has changed already, or is about to."
       (qwen-companion-follow--link-mark link))))
 
 (defun qwen-companion-follow--mark (mark)
-  "Show MARK in the current buffer's mode line, nothing for nil."
+  "Show MARK in the current buffer's mode line; nothing if it is nil."
   (let ((link qwen-companion-follow--link))
     (unless (equal mark (qwen-companion-follow--link-mark link))
       (setf (qwen-companion-follow--link-mark link) mark)
@@ -1129,14 +1129,14 @@ Unsaved text stays unsaved."
   (let* ((new (qwen-companion-follow--shown-mark))
          (other (and (stringp new) (find-buffer-visiting new))))
     (unless (stringp new)
-      (user-error "No known rename of the file of %s" (buffer-name)))
+      (user-error "The file of %s was not renamed, as far as Emacs knows" (buffer-name)))
     (when other
       (user-error "%s is already visited in %s" (qwen-companion-untrusted-path new)
                   (buffer-name other)))
     (with-current-buffer (or (buffer-base-buffer) (current-buffer))
       (let ((time (qwen-companion-follow--recorded-time)))
         (set-visited-file-name new t t)
-        ;; Later changes of the file are to be noticed.
+        ;; Later changes of the file must be noticed.
         (set-visited-file-modtime time)))))
 
 (defun qwen-companion-follow-lighter ()
@@ -1154,7 +1154,7 @@ Unsaved text stays unsaved."
                      'help-echo (format "M-x qwen-companion-follow-rename visits the file where it is now: %s"
                                         (qwen-companion-untrusted-path name)))))))
 
-;;; Writes that are expected, and commands
+;;; Expected writes, and commands
 
 (defun qwen-companion-follow-expect (path)
   "Prepare the buffers visiting PATH for the write of an accepted proposal.

@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; The Python process compares and merges texts while Emacs goes on; it
-;; returns small edits, which are applied to a buffer as one undo
-;; step.  Point, markers and overlays stay with the words they were at.
+;; The Python process compares and merges texts while Emacs continues; it
+;; returns small edits, which are applied to a buffer as one undo step.  Point,
+;; markers and overlays stay with their words.
 
 ;;; Code:
 
@@ -21,7 +21,7 @@
 (require 'qwen-companion-spool)
 
 (cl-defstruct (qwen-companion-merge-result (:copier nil))
-  "The edits that make one text of another.
+  "The edits that turn one text into another.
 EDITS is a vector of four integers for each edit: FROM and TO in the old
 text, NEW-FROM and NEW-TO in the new one.  These are offsets in characters
 from 0; the edits are in order and do not overlap.  TEXT is the new text,
@@ -46,12 +46,13 @@ is not Unicode."
    #'qwen-companion-merge--read-hunks 'failed callback))
 
 (defun qwen-companion-merge-texts (base mine theirs labels callback)
-  "Merge into MINE all that differs from BASE in THEIRS; return at once.
-Each is a buffer or a string.  With BASE nil, MINE is the base, so that the
-result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of labels of the
-texts in a conflict, one line each.  With LABELS nil, merge by characters
-instead of lines; a conflict is then a failure.  Change no buffer.  Call
-CALLBACK with a `qwen-companion-merge-result', or nil on failure."
+  "Merge the differences between BASE and THEIRS into MINE; return at once.
+Each is a buffer or a string.  With BASE nil, MINE is the base, so that
+the result is THEIRS.  LABELS is a list (MINE BASE THEIRS) of labels of
+the texts in a conflict, one line each.  With LABELS nil, merge by
+characters instead of lines; a conflict is then a failure.  Change no
+buffer.  Call CALLBACK with a `qwen-companion-merge-result', or nil on
+failure."
   (qwen-companion-merge--ask
    'merge (append (and base (list :base base)) (list :mine mine :theirs theirs))
    (list :labels labels)
@@ -68,7 +69,7 @@ CALLBACK gets the value of READER for the answer, or FAILURE."
                                 (if payload (funcall reader payload) failure)
                               (file-error failure)))))
          (texts (and (qwen-companion-backend-connected-p)
-                     ;; There may be no room on the disk.
+                     ;; The disk may be full.
                      (ignore-error file-error
                        (cl-loop for (key text) on texts by #'cddr
                                 for one = (qwen-companion-merge--pack-one text)
@@ -124,15 +125,15 @@ The value is nil when it is too large or not all Unicode."
 ;;; Applying
 
 (defconst qwen-companion-merge--single-changes 100
-  "Edits up to which the change hooks run for each of them.
-For more, they run once for the stretch from the first to the last.")
+  "Most edits for which the change hooks run one by one.
+For more, they run once for the range from the first to the last.")
 
 (defun qwen-companion-merge-apply (merged theirs)
   "Change the text of the current buffer by the edits of MERGED.
-The buffer holds \"mine\" and THEIRS is the buffer or string with \"theirs\",
-as they were when the merge was asked for.  All of it is one undo step.  Point,
-the points and starts of windows, markers, overlays and narrowing stay
-with the text they were at.  Ask no question even if the buffer or its
+The buffer contains \"mine\", and THEIRS is the buffer or string with
+\"theirs\", both unchanged since the request.  All edits are one undo
+step.  Point, the points and starts of windows, markers, overlays and
+narrowing stay with their text.  Ask no question even if the buffer or its
 text is read-only or the file has changed on disk.  The caller sets
 whether the buffer is modified."
   (let ((edits (qwen-companion-merge-result-edits merged))
@@ -178,15 +179,15 @@ whether the buffer is modified."
   "Apply EDITS to the whole buffer as one undo step, all or none of them.
 SOURCE is a buffer with the new text."
   (let ((inhibit-read-only t)
-        ;; No lock is taken, and no question asked about the file: Emacs
-        ;; asks when it sees a true name.
+        ;; Lock nothing, and ask nothing about the file: Emacs asks if it sees
+        ;; a true name.
         (buffer-file-truename nil))
     (undo-boundary)
-    ;; The objects made here are kept for undo.
+    ;; Undo keeps the objects made here.
     (qwen-companion-spool-without-collecting
       (atomic-change-group
-        ;; Undoing brings point back to where it is now; and with an empty
-        ;; list `combine-change-calls' complains.
+        ;; Undoing restores the current position of point; and with an empty
+        ;; list `combine-change-calls' fails.
         (push (point) buffer-undo-list)
         (if (<= (/ (length edits) 4) qwen-companion-merge--single-changes)
             (qwen-companion-merge--replace edits source)
@@ -199,8 +200,8 @@ SOURCE is a buffer with the new text."
 
 (defun qwen-companion-merge--replace (edits source)
   "Apply EDITS, the last one first; SOURCE is a buffer with the new text.
-New text is inserted before the old one is deleted: markers after it
-stay behind it, and overlays on it are never empty."
+Insert new text before deleting the old one: markers after it stay behind
+it, and overlays on it are never empty."
   (pcase-let ((`(,starts ,ends) (qwen-companion-merge--overlay-bounds)))
     (cl-loop
      for index from (- (length edits) 4) downto 0 by 4
@@ -226,13 +227,13 @@ stay behind it, and overlays on it are never empty."
                  (eq ?\n (with-current-buffer source (char-before new-to)))))
        (goto-char from)
        (insert-buffer-substring-no-properties source new-from new-to))
-      ;; Lines before a line are inserted at the end of the one before
-      ;; that: so a marker at the beginning of the line stays with it.
+      ;; Insert lines before a line at the end of the previous one, so that a
+      ;; marker at the beginning of the line stays with it.
       ((not (or (gethash (1- from) starts) (gethash from ends)))
        (goto-char (1- from))
        (insert-buffer-substring-no-properties source (1- new-from) (1- new-to)))
-      ;; But not where that would get them out of an overlay, such as a
-      ;; fold, or into one.
+      ;; But not if that would move them out of an overlay, such as a fold, or
+      ;; into one.
       (t
        (goto-char from)
        (insert-buffer-substring-no-properties source new-from new-to)
@@ -241,7 +242,7 @@ stay behind it, and overlays on it are never empty."
            (move-overlay overlay (point) (overlay-end overlay)))))))))
 
 (defun qwen-companion-merge--overlay-bounds ()
-  "Return two hash tables: the overlays by where they begin, and by their end."
+  "Return two hash tables: the overlays by their beginnings, and by their ends."
   (let ((starts (make-hash-table))
         (ends (make-hash-table)))
     (dolist (overlay (overlays-in (point-min) (point-max)))
@@ -255,7 +256,7 @@ At inserted lines, it is behind these, or with BEFORE non-nil before them."
   (let ((offset (1- position))
         (low 0)
         (high (/ (length edits) 4)))
-    ;; How many edits begin here or earlier?
+    ;; The number of edits that begin here or earlier.
     (while (< low high)
       (let ((middle (/ (+ low high) 2)))
         (if (<= (aref edits (* 4 middle)) offset)

@@ -147,7 +147,7 @@ def test_unsaved_text_is_merged(stage: Stage) -> None:
     # The markers are not for the file, unless the user insists.
     stage.emacs.eval('(progn (select-window (get-buffer-window "greeting.py")) (goto-char (point-max)))')
     stage.screen.keys("C-x", "C-s")
-    refusal = "greeting.py has 1 conflict with what was written to disk: resolve first"
+    refusal = "greeting.py has 1 unresolved conflict with the file on disk: resolve first"
     # That the context is told takes its place on the screen: point moves to the conflict.
     stage.screen.wait_until(lambda: refusal in stage.emacs.buffer_text("*Messages*"), "the refusal")
     stage.emacs.wait_until(in_buffer(path, '(looking-at "<<<<<<< yours")'))

@@ -58,7 +58,7 @@ def test_a_long_text_is_accepted_while_the_disk_is_full(stage: Stage, small_disk
     assert client.write_accepted(notes) == LONG
     messages = stage.emacs.buffer_text("*Messages*")
     assert messages.count("No space left on device") == 1
-    assert "long texts go over the connection" in messages
+    assert "long texts are sent over the connection" in messages
     # Emacs tries once more there when it follows what the CLI has written.
     stage.screen.wait_until(lambda: not list(small_disk.glob("qwen-companion-*/text-*")), "no incomplete file")
     filler.unlink()

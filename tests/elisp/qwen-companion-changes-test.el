@@ -243,7 +243,7 @@ See `qwen-companion-changes-test--new'."
         (should (string-search "<<<<<<< yours\nmine\n||||||| before\nfive\n=======\n5\n>>>>>>> undone\n"
                                (buffer-string)))
         (should (qwen-companion-conflicts-p))
-        (qwen-companion-test-refused "1 conflict with what was undone" (basic-save-buffer))))))
+        (qwen-companion-test-refused "1 unresolved conflict with an undo" (basic-save-buffer))))))
 
 (ert-deftest qwen-companion-changes-test-merges-from-a-worktree ()
   "Hunks and turns are merged beside other edits; undone hunks are left out."

@@ -190,7 +190,7 @@ may empty the file, which no CLI could be told."
         (qwen-companion-test-wait-for (qwen-companion-conflicts-p))
         (should (string-search "<<<<<<< as written\nanother two\n||||||| as proposed\nTWO\n=======\nTwo!\n>>>>>>> as reviewed\n"
                                (buffer-string)))
-        (qwen-companion-test-refused "what you made of it in the review"
+        (qwen-companion-test-refused "your version in the review"
           (save-buffer))))
     (should (equal "one\nanother two\nthree\nfour\nfive\n" (qwen-companion-chat-review-test--on-disk)))))
 

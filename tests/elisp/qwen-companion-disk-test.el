@@ -132,7 +132,7 @@ KEYS are further ones of what is expected."
   (qwen-companion-disk-test-with '(("a.txt" "one\n"))
     (cl-letf (((symbol-function 'file-notify-add-watch)
                (lambda (&rest _) (signal 'file-notify-error '("No watch to be had")))))
-      (should (equal '(unchanged "(looked at once, after 0 s)")
+      (should (equal '(unchanged "(checked once, after 0 s)")
                      (qwen-companion-disk-test--result "two\n" #'ignore)))
       (should (eq 'written
                   (car (qwen-companion-disk-test--result

@@ -131,7 +131,7 @@ The variable `directory' is that of the environments."
       (let ((said (qwen-companion-environment-test--install))
             (current (file-name-nondirectory (qwen-companion-environment-test--current))))
         (dolist (name foreign)
-          (should (string-match-p (concat "left for you to delete: .*/" (regexp-quote name)) said)))
+          (should (string-match-p (concat "so delete them yourself: .*/" (regexp-quote name)) said)))
         (should (equal (sort (cons current (copy-sequence foreign)) #'string<)
                        (directory-files directory nil "venv")))
         (qwen-companion-test-answering

@@ -253,7 +253,7 @@ visits and that has changed."
     (let ((buffers (cl-loop for n from 1 to 12
                             collect (qwen-companion-follow-test--visit (format "%d.txt" n)))))
       (should (equal
-               "qwen-companion: 12 buffers follow what was written to disk"
+               "qwen-companion: 12 buffers follow the changes on disk"
                (qwen-companion-test-messages
                  (cl-loop for n from 1 to 12
                           do (qwen-companion-follow-test--write (format "%d.txt" n) "two\n"))
@@ -612,7 +612,7 @@ visits and that has changed."
   "No command in any mode saves unresolved markers; undo brings them back."
   (qwen-companion-follow-test-with-conflict "mine\ntwo\nthree\n" "theirs\ntwo\nthree\n"
     (dolist (command (list #'save-buffer (lambda () (save-some-buffers t))))
-      (should (string-match-p "1 conflict .*C-c \\^ n .*C-u C-x C-s"
+      (should (string-match-p "1 unresolved conflict .*C-c \\^ n .*C-u C-x C-s"
                               (qwen-companion-follow-test--save-error command))))
     (text-mode)
     (should (qwen-companion-follow-test--save-error))
@@ -738,7 +738,7 @@ visits and that has changed."
     (insert " and mine")
     (let ((text (buffer-string)))
       (qwen-companion-follow-test--write "a.txt" "Theirs\ntwo\nthree\nfour\n")
-      (qwen-companion-test-said "merged into a\\.txt when its conflicts are resolved"
+      (qwen-companion-test-said "a\\.txt follows when its conflicts are resolved"
         (qwen-companion-test-wait-for
          (qwen-companion-follow--link-held (qwen-companion-follow-test--link))))
       (should (equal text (buffer-string)))
