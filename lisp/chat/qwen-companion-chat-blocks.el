@@ -14,7 +14,7 @@
 ;; the changed text, and undo in the prompt keeps working.
 ;;
 ;; A conversation consists of turns.  A new block is inserted at the end of its
-;; turn, also when another turn has begun meanwhile; a block of an agent, after
+;; turn, even if another turn has begun meanwhile; a block of an agent, after
 ;; the tool that started the agent.
 
 ;;; Code:
@@ -95,7 +95,7 @@ The line SEPARATOR is between both."
 
 (defun qwen-companion-chat-blocks--shift-undo (delta)
   "Move all positions in the undo list by DELTA characters.
-The undo list is about the prompt only, which has moved by as much."
+The undo list is only about the prompt, which has moved by DELTA."
   (unless (or (zerop delta) (atom buffer-undo-list))
     (let ((tail buffer-undo-list))
       (while tail
@@ -143,7 +143,7 @@ One form around several changes is cheaper than one around each."
                    (funcall function)))
           (restore-buffer-modified-p modified)
           (dolist (window below)
-            ;; Point stays visible, if need be by scrolling.
+            ;; Keep point visible, by scrolling if necessary.
             (set-window-start window (min end qwen-companion-chat-blocks-conversation-end) t))
           (qwen-companion-chat-blocks--shift-undo
            (- qwen-companion-chat-blocks-prompt-start prompt)))))))

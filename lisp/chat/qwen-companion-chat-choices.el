@@ -6,9 +6,9 @@
 
 ;;; Commentary:
 
-;; Show the model and the approval mode of a chat in its mode line, and change
-;; them by commands.  The choices, their names and descriptions come from the
-;; daemon.
+;; Shows the model and the approval mode of a chat in its mode line, and
+;; changes them by commands.  The choices, their names and descriptions come
+;; from the daemon.
 ;;
 ;; Both apply to all clients of the session.  A change of the model outlives
 ;; the session: after confirmation, the daemon writes it into settings on its
@@ -58,7 +58,7 @@ value of a choice to compare with that.  The method :method sets :key.")
   (funcall (qwen-companion-chat-choices--fact kind :all)
            qwen-companion-chat-choices--offered))
 
-;;; What is in use
+;;; Current choices
 
 (defun qwen-companion-chat-choices--current (kind)
   "Return the choice of KIND that is in use, nil when it is unknown."
@@ -134,7 +134,7 @@ Return nil while it is unknown."
 ;;; Choosing
 
 (defun qwen-companion-chat-choices--check ()
-  "Signal a `user-error' with the reason when nothing can be chosen."
+  "Signal a `user-error' with the reason if no choice is possible."
   (unless (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "Not in a chat buffer"))
   (unless qwen-companion-chat-session-id

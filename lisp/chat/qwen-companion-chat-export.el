@@ -6,7 +6,7 @@
 
 ;;; Commentary:
 
-;; Write a conversation to a file.  It is Markdown already; for Org, its code
+;; Writes a conversation to a file.  It is Markdown already; for Org, its code
 ;; blocks, headings, lists, emphasis and links are converted.
 ;;
 ;; The text comes from a model.  In Org, keywords, links, calls, macros and
@@ -241,7 +241,7 @@ A zero-width space breaks it, as Org's manual suggests."
 (defun qwen-companion-chat-export--document (format)
   "Return the conversation as a document in FORMAT, `md' or `org'."
   (let ((title (string-replace
-                ;; Emacs would look for variables in it.
+                ;; Emacs would search it for variables.
                 "-*-" "- * -"
                 (or (qwen-companion-daemon-session-title qwen-companion-chat-session) "A chat")))
         (parts (qwen-companion-chat-export--parts)))
@@ -258,7 +258,7 @@ A zero-width space breaks it, as Org's manual suggests."
                                   "\n+" "\n+")
                 "\n"))
       (when (save-excursion (re-search-backward "Local Variables[:]" nil t))
-        ;; Emacs looks for them on the last page.
+        ;; Emacs searches the last page for them.
         (insert "\n\f\n"))
       (buffer-string))))
 

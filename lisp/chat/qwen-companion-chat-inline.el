@@ -6,13 +6,13 @@
 
 ;;; Commentary:
 
-;; Find Markdown's markup inside a line, as CommonMark defines it (section 6,
-;; with the algorithm of its appendix for emphasis).  A line is parsed with
-;; the preceding lines of its paragraph.  Later lines may still be missing:
-;; text that they could turn into code or HTML is left alone.
+;; Finds Markdown's markup inside a line, as CommonMark defines it (section 6,
+;; with the algorithm of its appendix for emphasis).  A line is parsed with the
+;; preceding lines of its paragraph.  Later lines may still be missing: text
+;; that they could turn into code or HTML is left alone.
 ;;
-;; Markup may be hidden, so a mistake would change the meaning of an answer:
-;; in doubt, a character is not markup.
+;; Markup may be hidden, so a mistake would change the meaning of an answer: in
+;; doubt, a character is not markup.
 
 ;;; Code:
 
@@ -20,7 +20,7 @@
 (require 'subr-x)
 
 (defconst qwen-companion-chat-inline--lines 200
-  "Limit of a paragraph in lines; longer ones are not parsed for markup.")
+  "Longest paragraph in lines that is parsed for markup.")
 
 (cl-defstruct (qwen-companion-chat-inline--run
                (:copier nil)
@@ -49,7 +49,7 @@ Code and the end of a block are not text."
        (not (get-text-property position 'qwen-companion-chat-fence))))
 
 (defun qwen-companion-chat-inline-in-list-p (column)
-  "Return non-nil when text at COLUMN of the line at point may belong to a list.
+  "Return non-nil if text at COLUMN of the line at point may belong to a list.
 That is, an item above has its text at most three columns to the left, and
 no text in between is further to the left."
   (save-excursion
@@ -81,7 +81,7 @@ Return nil for code, which is indented by four columns more."
 
 (defun qwen-companion-chat-inline--paragraph ()
   "Return the beginning of the paragraph of the line at point.
-Return nil where that is far above, or where the text is code or HTML."
+Return nil if that is far above, or if the text is code or HTML."
   (save-excursion
     (let ((left qwen-companion-chat-inline--lines) begun)
       (while (not (or begun (< left 0)))
@@ -109,7 +109,7 @@ Return nil where that is far above, or where the text is code or HTML."
 ;;; Tokens
 
 (defun qwen-companion-chat-inline--kind (char)
-  "Return `space' or `punctuation' for CHAR, nil for another or none."
+  "Return `space' or `punctuation' for CHAR, nil for any other or none."
   (cond ((or (null char) (memq char '(?\s ?\t ?\n ?\f ?\r))
              (eq 'Zs (get-char-code-property char 'general-category)))
          'space)

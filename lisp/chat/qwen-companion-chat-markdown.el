@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; Fontify Markdown in a chat.  Its characters stay; text gets faces, and code
-;; blocks get the faces of their language.
+;; Fontifies Markdown in a chat.  Its characters stay; text gets faces, and
+;; code blocks get the faces of their language.
 ;;
 ;; The text comes from a model and is untrusted.  It is never evaluated.  Only
 ;; modes for programs and text are used for it, without hooks and local
@@ -61,7 +61,7 @@
   :group 'qwen-companion)
 
 (defcustom qwen-companion-chat-hide-markup t
-  "Whether answers are shown without the characters of Markdown's markup.
+  "Whether to hide the markup characters of answers.
 These are stars, backticks and the like around words, hash signs before
 headings, and fences of code.  Copied text includes them.
 `qwen-companion-chat-toggle-markup' shows or hides them in one chat."
@@ -102,9 +102,9 @@ Loading a mode takes up to 0.2 s.")
 ;; add 15 ms.
 
 (defconst qwen-companion-chat-markdown--flood '(0.1 4000 2000)
-  "Limits for displaying text without faces: (SECONDS BEGIN GO-ON).
+  "Limits for displaying text without faces: (SECONDS BEGIN CONTINUE).
 Begin after more than BEGIN characters, two screens full, within SECONDS,
-and go on while more than GO-ON come.")
+and continue while more than CONTINUE come.")
 
 (defvar-local qwen-companion-chat-markdown--new nil
   "Number of characters received since TIME: (TIME . CHARACTERS).
@@ -160,7 +160,7 @@ Nil before the first text.")
       (with-silent-modifications
         (put-text-property start qwen-companion-chat-blocks-conversation-end 'fontified nil)))))
 
-;;; Finding code
+;;; Code blocks
 
 (cl-defstruct (qwen-companion-chat-code
                (:copier nil)
@@ -175,7 +175,7 @@ get them.  The text of the block has this struct as a property."
 (cl-defstruct (qwen-companion-chat-reader
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-reader))
-  "How far a block has been searched for code.
+  "The progress of searching a block for code.
 OFFSET, from the start of the block, is the first incomplete line.  CODE
 is the code block that is open there, or nil."
   (offset 0) code)
@@ -350,8 +350,8 @@ Return the region as `jit-lock-functions' do."
       (with-silent-modifications
         (let (;; Finding fields processes all overlays of the buffer.
               (inhibit-field-text-motion t)
-              ;; Whether the line before is a row that is in no aligned table:
-              ;; then the rows right below it are in none, either.
+              ;; Whether the line before is a row outside of any aligned table:
+              ;; then the rows right below it are outside, too.
               plain)
           (while (< (point) end)
             (let* ((voice (car (memq (get-text-property (point) 'qwen-companion-chat-voice)
@@ -384,7 +384,7 @@ Return the region as `jit-lock-functions' do."
       (forward-line))))
 
 (defun qwen-companion-chat-markdown--fontify-line (end row)
-  "Fontify the line at point, which ends at END; ROW is non-nil for one of a table."
+  "Fontify the line at point, up to END; ROW is non-nil for a row of a table."
   (let ((code (get-text-property (point) 'qwen-companion-chat-code)))
     ;; With its newline, since a fence is hidden with that.
     (remove-text-properties (point) (1+ end) '(invisible nil))
@@ -418,7 +418,8 @@ The language stays; a line without one is hidden with its newline."
      (if (string-blank-p (match-string 1)) (point) (match-end 1))
      (if (and (= end (match-end 0))
               (string-blank-p (match-string 1))
-              ;; Not the newline at the end of the block, before which more may come.
+              ;; Not the newline at the end of the block, before which more may
+              ;; come.
               (get-text-property end 'qwen-companion-chat-voice))
          (1+ end)
        (match-end 0)))))
@@ -473,7 +474,7 @@ Try again later when the user types, before or meanwhile."
 
 (defun qwen-companion-chat-markdown--colour (code)
   "Fontify all of CODE, which is at point, in its language.
-Return nil when the user has typed and it has to be tried again."
+Return nil if the user's input has interrupted that; try again then."
   (pcase-let ((`(,start . ,end)
                (qwen-companion-chat-markdown--code-extent
                 code (next-single-property-change
@@ -539,7 +540,7 @@ Return nil when the user has typed and it has to be tried again."
 
 (defun qwen-companion-chat-markdown--fontify-markdown (end row)
   "Fontify the line of Markdown at point, which ends at END.
-ROW is non-nil for one of a table."
+ROW is non-nil for a row of a table."
   (let ((start (point)))
     (remove-text-properties start end '(face nil))
     (when (< (- end start) qwen-companion-chat-markdown--line-limit)
@@ -571,7 +572,7 @@ In a list, that is the text after the bullet."
       (remove-list-of-text-properties start end '(wrap-prefix)))))
 
 (defun qwen-companion-chat-markdown--fontify-span (span)
-  "Fontify SPAN, one of `qwen-companion-chat-inline-spans'."
+  "Fontify SPAN, an element of `qwen-companion-chat-inline-spans'."
   (pcase-let* ((`(,kind ,start ,end ,width) span)
                (`(,from . ,to) (pcase kind
                                  ('link (cons (1+ start) width))
@@ -657,7 +658,7 @@ Visit a file, at its line, in another window."
                        (get-text-property (point) 'qwen-companion-chat-place)))))
     (cond (url (browse-url url))
           (place (qwen-companion-chat-places-visit
-                  ;; It may be a symbolic link to elsewhere by now.
+                  ;; It may have become a symbolic link to elsewhere.
                   (or (qwen-companion-chat-places-in-workspace (car place))
                       (user-error "%s is no longer a file of the daemon's workspace"
                                   (qwen-companion-untrusted-text (car place))))
@@ -723,7 +724,7 @@ This is done at point in the most recently used buffer that visits a file."
 ;;; Tables
 
 (defconst qwen-companion-chat-markdown--table-limit 200
-  "Limit of the aligned lines of a table; further lines stay as written.
+  "Most lines of a table that are aligned; further lines stay as written.
 All of them are scanned whenever a line is added.")
 
 (defconst qwen-companion-chat-markdown--table-row "[ \t]*|"

@@ -6,14 +6,15 @@
 
 ;;; Commentary:
 
-;; A tool asks for a permission, or for the answers to a form.  The question
-;; is shown in the conversation and counted in the mode line; no minibuffer
-;; appears by itself.  The daemon offers the options; the key of each follows
-;; what it does, never its place: see `qwen-companion-chat-permissions--keys'.
+;; A tool asks for a permission, or for the answers to a form.  The question is
+;; shown in the conversation and counted in the mode line; no minibuffer
+;; appears by itself.  The daemon offers the options; the key of an option
+;; depends on its effect, never on its position: see
+;; `qwen-companion-chat-permissions--keys'.
 ;;
 ;; Before a tool can be allowed, its input and its changes of files must have
-;; been shown: in the conversation, or when they are too long, as a whole in a
-;; buffer of their own.
+;; been shown: in the conversation, or if they are too long, completely in a
+;; separate buffer.
 ;;
 ;; A key never answers a question that the user has not read: the keys answer
 ;; the oldest question, and a question that has just become the oldest ignores
@@ -71,13 +72,13 @@
                (:constructor qwen-companion-chat-permissions--make)
                (:copier nil))
   "A question that waits for the user.
-REPORT is the latest `daemon-permission' report.  SINCE is when the keys
-came to answer this question, in seconds since the epoch, nil while they
-do not.  ANSWERS has for each question of a form the list of its answers.
-REVISION is the revision of the tool that is shown.  DIFFS is an alist of
-the indexes of its changes and their lines: a string, `large', or
-`failed'.  SEEN is non-nil when all of it was shown in a buffer of its
-own.  SENT is non-nil while an answer is being sent, PROBLEM why the last
+REPORT is the latest `daemon-permission' report.  SINCE is the time since
+which the keys answer this question, in seconds since the epoch, or nil.
+ANSWERS has for each question of a form the list of its answers.  REVISION
+is the revision of the tool that is shown.  DIFFS is an alist of the
+indexes of its changes and their lines: a string, `large', or `failed'.
+SEEN is non-nil after all of it was shown in a separate buffer.  SENT is
+non-nil while an answer is being sent.  PROBLEM is the reason why the last
 answer has failed."
   report since answers revision diffs seen sent problem)
 
@@ -105,7 +106,7 @@ answer has failed."
              (qwen-companion-chat-permissions--item-diffs item)))
 
 (defun qwen-companion-chat-permissions--held-p (item)
-  "Return non-nil when there is no connection to answer ITEM."
+  "Return non-nil if ITEM cannot be answered because the connection is lost."
   (or (eq 'held (qwen-companion-daemon-permission-state
                  (qwen-companion-chat-permissions--item-report item)))
       (memq (qwen-companion-daemon-session-state qwen-companion-chat-session)
@@ -159,7 +160,7 @@ Each is (KEY . OPTION); KEY is nil for those beyond the digits."
                     ('project "writes a rule into .qwen/settings.json of the workspace")
                     ('user "writes a rule into ~/.qwen/settings.json")
                     ('unknown (if (qwen-companion-daemon-option-lasting option)
-                                  "lasting; what it writes on the daemon's host is not known"
+                                  "lasting; its effect on the daemon's host is unknown"
                                 "an unknown kind of option; it may allow more than this once"))
                     ('session "holds for the rest of this session"))))
       (propertize (concat "  " text) 'face 'qwen-companion-chat-permission-writes)
@@ -344,10 +345,10 @@ FRONT is non-nil when the keys answer ITEM."
                                (if label
                                    (concat ": \"" (qwen-companion-untrusted-text label t) "\"")
                                  "")))
-               ('nobody "closed, and nobody has answered")
+               ('nobody "closed without an answer")
                (_ (if label
                       (format "closed with \"%s\"" (qwen-companion-untrusted-text label t))
-                    "closed; the answer is not known here"))))
+                    "closed; the answer is unknown here"))))
      'face 'shadow)))
 
 ;;; In the conversation
@@ -361,7 +362,7 @@ FRONT is non-nil when the keys answer ITEM."
     (define-key map (kbd "C-a") #'qwen-companion-chat-answer)
     map)
   "Keymap of the answers to a question.
-It holds at the question, and after a prefix anywhere in the chat.")
+It is active at the question, and after a prefix anywhere in the chat.")
 
 (defvar qwen-companion-chat-permissions-map
   (let ((map (make-sparse-keymap)))
@@ -433,7 +434,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
   nil)
 
 (defun qwen-companion-chat-permissions--propose-plan (item)
-  "If ITEM is about a plan, show that as a proposal, like the plan of a CLI."
+  "If ITEM is about a plan, show it as a proposal, like the plan of a CLI."
   (when-let* ((report (qwen-companion-chat-permissions--item-report item))
               (plan (qwen-companion-daemon-permission-plan report))
               (id (qwen-companion-chat-permissions--id item)))
@@ -448,7 +449,7 @@ It holds at the question, and after a prefix anywhere in the chat.")
        #'qwen-companion-chat-permissions--reviewed t))))
 
 (defun qwen-companion-chat-permissions-on-tool (tool)
-  "Update the questions about TOOL, which has just been reported.
+  "Update the questions about TOOL, which was just reported.
 If its revision has changed, the user has to see it again."
   (qwen-companion-chat-review-on-tool tool)
   (dolist (item qwen-companion-chat-permissions--items)
@@ -476,8 +477,8 @@ If its revision has changed, the user has to see it again."
                     ""))))
 
 (defun qwen-companion-chat-permissions--close-review (id by)
-  "Close the review of the permission ID, which BY has answered.
-An answer that the user has given in it is void if others were faster."
+  "Close the review of the permission ID, answered by BY.
+If others were faster, the user's answer in the review is void."
   (let ((reason (pcase by
                   ('other "another client has answered before you")
                   ('nobody "the turn has ended before it was answered")
@@ -516,7 +517,7 @@ An answer that the user has given in it is void if others were faster."
   (setq qwen-companion-chat-permissions--items nil)
   (qwen-companion-chat-permissions--update-waiting))
 
-;;; Showing all of it
+;;; Showing everything
 
 (defun qwen-companion-chat-permissions--fetch-changes (item)
   "Show ITEM, then fetch each file change of its tool and show it, too."
@@ -537,8 +538,8 @@ An answer that the user has given in it is void if others were faster."
            (qwen-companion-chat-permissions--draw item)))))))
 
 (defun qwen-companion-chat-permissions--unseen-reason (item)
-  "Return why ITEM cannot be allowed yet, a string, or nil.
-The user has to see all that is to be allowed."
+  "Return the reason why ITEM cannot be allowed yet, a string, or nil.
+The user has to see everything that is to be allowed."
   (unless (qwen-companion-chat-permissions--item-seen item)
     (let ((tool (qwen-companion-chat-permissions--tool item)))
       (cond
@@ -554,11 +555,11 @@ The user has to see all that is to be allowed."
         "the change is not shown here")))))
 
 (defun qwen-companion-chat-show-change ()
-  "Show all that the question at point, else the oldest, is about.
-A plan, and the change of a single file of this machine, are shown as
-reviews: answer them there, and edit them before.  Else show the input of
-the tool and the changes that it makes to files, these in the front end
-that `qwen-companion-diff-style' names."
+  "Show everything about the question at point, else about the oldest.
+Show a plan, or the change of a single file of this machine, as a review:
+answer it there, and edit it before if you like.  Otherwise show the input
+of the tool and its changes of files, these in the front end in
+`qwen-companion-diff-style'."
   (interactive nil qwen-companion-chat-mode)
   (let* ((item (qwen-companion-chat-permissions--item-here))
          (tool (qwen-companion-chat-permissions--tool item)))
@@ -576,7 +577,8 @@ that `qwen-companion-diff-style' names."
 
 (defun qwen-companion-chat-permissions--reviewable (tool)
   "Return the change of a file by TOOL if it can be reviewed, or nil.
-The file must be on this machine, and there must be nothing else to see."
+The file must be on this machine, and the change must be the whole
+request."
   (let ((diffs (qwen-companion-daemon-tool-diffs tool)))
     (and (qwen-companion-daemon-local-p)
          (= 1 (length diffs))
@@ -586,9 +588,9 @@ The file must be on this machine, and there must be nothing else to see."
          (car diffs))))
 
 (defun qwen-companion-chat-permissions--review (item tool diff)
-  "Review DIFF, the only change by TOOL, which ITEM is about.
-If its old text is not that of the file, the daemon has sent a part of
-the text: only show it."
+  "Review DIFF, the only change by TOOL, the tool of ITEM.
+If its old text is not that of the file, the daemon has sent a part of the
+text: only show it."
   (let ((path (qwen-companion-daemon-diff-path diff))
         (revision (qwen-companion-chat-permissions--item-revision item)))
     (qwen-companion-chat-tools-fetch-sides
@@ -605,11 +607,11 @@ the text: only show it."
               #'qwen-companion-chat-permissions--reviewed))))))))
 
 (defun qwen-companion-chat-permissions--reviewed (proposal allowed text)
-  "Answer the permission of PROPOSAL as the user has in its review.
-ALLOWED says whether the tool may run, TEXT is the user's version of
-its change or plan, nil for no other."
+  "Answer the permission of PROPOSAL with the user's decision in its review.
+ALLOWED says whether the tool may run.  TEXT is the user's version of its
+change or plan, nil if they did not edit it."
   (let* ((item (or (qwen-companion-chat-permissions--find (qwen-companion-proposal-id proposal))
-                   (user-error "This question no longer waits; nothing is answered")))
+                   (user-error "This question is no longer open; nothing was answered")))
          (options (qwen-companion-daemon-permission-options
                    (qwen-companion-chat-permissions--item-report item)))
          (mode (and allowed
@@ -623,11 +625,11 @@ its change or plan, nil for no other."
      (or (and mode (cl-find mode options :key #'qwen-companion-daemon-option-mode))
          (cl-find (if allowed 'once 'no) options :key #'qwen-companion-chat-permissions--effect)
          (and allowed
-              (user-error "There is no \"allow once\" here; answer in the chat")))
+              (user-error "No \"allow once\" for this; choose an answer in the chat")))
      (qwen-companion-proposal-reason proposal) text t)))
 
 (defun qwen-companion-chat-permissions--show-all (item tool)
-  "Show the input of TOOL, which ITEM is about, and what it does to files."
+  "Show the input of TOOL, the tool of ITEM, and each file change of it."
   (let* ((diffs (qwen-companion-daemon-tool-diffs tool))
          (revision (qwen-companion-daemon-tool-revision tool))
          (note (lambda (shown)
@@ -682,8 +684,8 @@ Signal a `user-error' when there is none."
 
 (defun qwen-companion-chat-permissions--answer (item option &optional reason text reviewed)
   "Answer ITEM with OPTION; nil dismisses it.
-REASON is for the model, nil for none.  TEXT is the user's version of
-the change or the plan in its review, nil for no other.  REVIEWED says
+REASON is for the model, nil for none.  TEXT is the user's version of the
+change or the plan in its review, nil if there is none.  REVIEWED means
 that the answer was given in the review."
   (qwen-companion-chat-permissions--check item)
   (when (and (qwen-companion-daemon-option-allows option)
@@ -720,7 +722,8 @@ that the answer was given in the review."
                      (qwen-companion-chat-permissions--item-problem item)
                      (concat "Your answer was not accepted: " error))
                (qwen-companion-chat-permissions--draw item)))
-         ;; The daemon's answer has no place for it; the prompt is the next that the model reads.
+         ;; The daemon's answer cannot contain it; the model reads the prompt
+         ;; next.
          (when (and reason (not allows))
            (qwen-companion-chat-send-text reason)))))))
 
@@ -737,24 +740,24 @@ consent."
     (cond
      ((memq effect '(project user unknown))
       (unless (y-or-n-p (qwen-companion-chat-permissions--consent-prompt option effect))
-        (user-error "Not answered")))
+        (user-error "Cancelled; the question is still open")))
      ((and (eq effect 'no)
            (not (qwen-companion-daemon-permission-questions
                  (qwen-companion-chat-permissions--item-report item))))
       (setq reason (qwen-companion-chat-permissions--read-reason item))))
     (unless (qwen-companion-chat-permissions--current-p item revision)
-      (user-error "The question has changed meanwhile; look at it again"))
+      (user-error "The question has changed meanwhile; read it again"))
     (qwen-companion-chat-permissions--answer item option reason)))
 
 (defun qwen-companion-chat-permissions--consent-prompt (option effect)
-  "Return the question whether OPTION with EFFECT may be chosen."
+  "Return the text of the question whether to choose OPTION with EFFECT."
   (format "%s: %s%s? "
           (qwen-companion-untrusted-line (qwen-companion-daemon-option-label option))
           (pcase effect
             ('project (format "write this rule into %s/.qwen/settings.json"
                               (qwen-companion-untrusted-path (qwen-companion-daemon-workspace))))
             ('user "write this rule into ~/.qwen/settings.json")
-            (_ "what it writes is not known; choose it"))
+            (_ "its effect is unknown; choose it"))
           (if (qwen-companion-daemon-local-p) "" " on the daemon's host")))
 
 (defun qwen-companion-chat-permissions--read-reason (item)
@@ -765,7 +768,8 @@ consent."
 
 (defun qwen-companion-chat-permissions--read-words (item prompt &optional initial)
   "Return the text that the user types after PROMPT about ITEM, trimmed.
-INITIAL is there already.  Signal a `user-error' if ITEM has ended then."
+INITIAL is the initial input.  Signal a `user-error' if ITEM has ended
+meanwhile."
   (string-trim
    (qwen-companion-completion-read-words
     (lambda () (read-string prompt initial))
@@ -794,8 +798,8 @@ INITIAL is there already.  Signal a `user-error' if ITEM has ended then."
 ;;;###autoload
 (defun qwen-companion-chat-answer ()
   "Answer the question at point, else the oldest in this chat.
-Choose the answer by its name.  Outside of a chat, go to the question
-that has waited for longest."
+Choose the answer by its name.  Outside of a chat, go to the question that
+has waited longest."
   (interactive)
   (if (not (derived-mode-p 'qwen-companion-chat-mode))
       (qwen-companion-chat-permissions-visit)
@@ -877,8 +881,8 @@ Other answers have digits."
                   'help-echo "A tool waits for your answer; M-x qwen-companion-chat-answer goes there"))))
 
 (defun qwen-companion-chat-permissions-visit (&optional chat)
-  "Go to the question of CHAT, by default the one that has waited for longest.
-From a chat with a question, that is the next chat with one."
+  "Go to the question of CHAT, by default the one that has waited longest.
+From a chat with a question, go to the next chat with one."
   (let* ((chats (qwen-companion-chat-permissions-waiting-chats))
          (chat (or chat
                    (cadr (memq (current-buffer) chats))

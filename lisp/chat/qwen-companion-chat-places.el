@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; Answers and tools name files of the daemon's host.  Where that is this
-;; machine, a click visits them.  The names are untrusted.
+;; Answers and tools name files of the daemon's host.  If that is this machine,
+;; a click visits them.  The names are untrusted.
 
 ;;; Code:
 
@@ -29,7 +29,7 @@ which Emacs has a handler, such as Tramp's, and no device."
          name)))
 
 (defun qwen-companion-chat-places-writable-p (path)
-  "Return non-nil when PATH is a local file that the user may write, or make.
+  "Return non-nil if PATH is a local file that the user may write or create.
 The daemon chooses PATH, see `qwen-companion-chat-places-local-file'."
   (let* ((local (qwen-companion-chat-places-local-file path))
          (directory (and (string-prefix-p "/" path)
@@ -59,12 +59,12 @@ The daemon chooses PATH, see `qwen-companion-chat-places-local-file'."
 (defun qwen-companion-chat-places-in-workspace (name)
   "Return the file in the daemon's workspace that NAME, in an answer, refers to.
 The value is absolute, and a regular file of this machine below the
-workspace, with symbolic links followed; nil where there is none."
+workspace, with symbolic links followed; nil if there is none."
   (when-let* ((workspace (and (qwen-companion-daemon-local-p)
                               (not (string-prefix-p "~" name))
                               (qwen-companion-daemon-workspace)))
-              ;; Nothing is asked of the disk, or of a handler, for other names:
-              ;; some directories mount what is looked for in them.
+              ;; Do not use the disk, or a handler, for other names: some
+              ;; directories mount any name that is looked up in them.
               (file (let ((file-name-handler-alist nil))
                       (and (file-name-absolute-p workspace)
                            (expand-file-name name workspace))))

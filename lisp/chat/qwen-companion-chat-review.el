@@ -9,13 +9,13 @@
 ;; An edit that waits for permission in a chat can be reviewed like a proposal
 ;; of a CLI: dropped hunk by hunk, edited, accepted and rejected.
 ;;
-;; The daemon takes a yes or a no, and no text.  So an edit that the user has
+;; The daemon accepts a yes or a no, but no text.  So an edit that the user has
 ;; changed is allowed as it is; once its tool has written the file, the user's
 ;; changes are merged into the buffer that visits it, as one undo step, and
-;; saved.  Its base is the proposed text, so other changes made to
-;; the file meanwhile stay.  The Python process tells the model about it.
+;; saved.  Their base is the proposed text, so other changes made to the file
+;; meanwhile stay.  The Python process tells the model about it.
 ;;
-;; When the tool does not write the file, or nobody knows whether it did, the
+;; If the tool does not write the file, or it is unknown whether it did, the
 ;; user's text is kept in a buffer, see qwen-companion-rescue.el.
 
 ;;; Code:
@@ -34,12 +34,12 @@
 (cl-defstruct (qwen-companion-chat-review--edit
                (:constructor qwen-companion-chat-review--make)
                (:copier nil))
-  "An allowed edit that will be changed when its tool has written it.
-It may be an edited plan, of which the model is told.
-PROPOSAL is the reviewed proposal, which has ended.  PROPOSED is its text
-at first, WANTED the user's version of it.  SESSION and TOOL are
-ids.  LOOKS is the number of checks of the buffer left before it is
-reverted, see `qwen-companion-chat-review--apply'."
+  "An allowed edit that will be changed once its tool has written it.
+It may be an edited plan, of which the model is told.  PROPOSAL is the
+reviewed proposal, which has ended.  PROPOSED is its original text, WANTED
+the user's version of it.  SESSION and TOOL are ids.  LOOKS is the number
+of checks of the buffer left before it is reverted, see
+`qwen-companion-chat-review--apply'."
   proposal proposed wanted session tool (looks 30))
 
 (defvar qwen-companion-chat-review--edits nil
@@ -53,20 +53,20 @@ reverted, see `qwen-companion-chat-review--apply'."
 (defun qwen-companion-chat-review-open (permission tool path text answer)
   "Review TEXT, the whole text that TOOL wants to write to PATH.
 PERMISSION, TOOL and ANSWER are as in `qwen-companion-chat-review-begin'.
-A review that was put aside comes back."
+A review that was put aside is shown again."
   (let ((proposal (qwen-companion-proposal-by-id permission)))
     (unless proposal
       (setq proposal (qwen-companion-chat-review-begin permission tool path text answer))
-      ;; It opens beside the chat, which would be hidden by both sides.
+      ;; It opens beside the chat; both sides of Ediff would hide that.
       (setf (qwen-companion-proposal-style proposal) 'unified))
     (qwen-companion-diff-open proposal)))
 
 (defun qwen-companion-chat-review-begin (permission tool path text answer &optional plan)
   "Begin and return a proposal of TEXT, by TOOL, for PATH.
 PERMISSION and TOOL are ids.  ANSWER is called in this chat with the
-proposal, whether the user allows it, and with the user's text if that is
-another one, else nil; it may signal an error.  With PLAN non-nil, TEXT is
-a plan to approve."
+proposal, whether the user allows it, and the user's text, or nil if that
+is the same; it may signal an error.  With PLAN non-nil, TEXT is a plan to
+approve."
   (let ((chat (current-buffer)))
     (qwen-companion-proposal-begin
      :id permission :session qwen-companion-chat-session-id
@@ -79,9 +79,9 @@ a plan to approve."
                   proposal tool text (and (eq outcome 'accepted) wanted) answer))))))
 
 (defun qwen-companion-chat-review--decide (proposal tool proposed wanted answer)
-  "Call ANSWER with what the user has decided about PROPOSAL, by TOOL.
-WANTED is the accepted text, nil when it is rejected, PROPOSED that at
-first."
+  "Call ANSWER with the user's decision about PROPOSAL, by TOOL.
+WANTED is the accepted text, nil if it is rejected; PROPOSED is the
+original."
   (let ((edit (and wanted
                    (qwen-companion-proposal-edited-p proposal)
                    (not (equal wanted proposed))
@@ -109,7 +109,7 @@ first."
 
 (defun qwen-companion-chat-review-void (permission reason)
   "Keep the text that was accepted for PERMISSION, if any, for REASON.
-The answer of the user does not count."
+The answer of the user is void."
   (qwen-companion-chat-review--keep
    (lambda (edit)
      (equal permission (qwen-companion-proposal-id
@@ -139,7 +139,7 @@ The answer of the user does not count."
     (qwen-companion-chat-review--give-up edit reason)))
 
 (defun qwen-companion-chat-review--give-up (edit reason)
-  "Keep the text of EDIT in a buffer, for REASON: it is not in its file."
+  "Keep the text of EDIT in a buffer, for REASON: its file does not have it."
   (setq qwen-companion-chat-review--edits (delq edit qwen-companion-chat-review--edits))
   (qwen-companion-proposal-rescue-accepted
    (qwen-companion-chat-review--edit-proposal edit)
@@ -168,12 +168,12 @@ The answer of the user does not count."
                        (qwen-companion-chat-review--file edit))))))))
 
 (defun qwen-companion-chat-review-on-idle ()
-  "Keep the edits of this session whose tools will not write any more.
-Close reviews of which the end was missed."
+  "Keep the edits of this session whose tools will no longer write.
+Close reviews whose end was missed."
   (qwen-companion-chat-review--withdraw "the turn has ended before it was answered")
   (qwen-companion-chat-review--keep
    #'qwen-companion-chat-review--here-p
-   "the turn has ended, and nobody knows whether the file was written"))
+   "the turn has ended, and it is unknown whether the file was written"))
 
 (defun qwen-companion-chat-review--file (edit)
   "Return the file name of EDIT, safe to display."
@@ -195,7 +195,7 @@ If the buffer does not have the written text yet, try again in a moment."
          ((buffer-modified-p)
           (user-error "%s has unsaved text, and its file has changed too" (buffer-name)))
          (t
-          ;; Nobody follows the file.
+          ;; No buffer follows the file.
           (revert-buffer t t t)
           (qwen-companion-chat-review--merge edit))))
     (error
@@ -214,7 +214,7 @@ If the buffer does not have the written text yet, try again in a moment."
       (current-buffer))))
 
 (defun qwen-companion-chat-review--in-step-p ()
-  "Return non-nil when this buffer has the text on disk, or started from it."
+  "Return non-nil if this buffer has the text on disk, or started from it."
   (if (buffer-modified-p)
       (run-hook-with-args-until-failure 'qwen-companion-disk-catch-up-functions
                                         buffer-file-name)
@@ -222,14 +222,14 @@ If the buffer does not have the written text yet, try again in a moment."
                                  (qwen-companion-disk-text (current-buffer) "\n"))))
 
 (defun qwen-companion-chat-review--plain (edit text)
-  "Return TEXT, of EDIT, as it is in a buffer."
+  "Return TEXT, of EDIT, as in a buffer."
   (let ((text (string-remove-prefix "\ufeff" text)))
     (if (qwen-companion-proposal-exact (qwen-companion-chat-review--edit-proposal edit))
         text
       (qwen-companion-disk-unix-text text))))
 
 (defun qwen-companion-chat-review--merge (edit)
-  "Ask for the merge of EDIT into the current buffer."
+  "Request the merge of EDIT into the current buffer."
   (let ((base (qwen-companion-chat-review--plain
                edit (qwen-companion-chat-review--edit-proposed edit)))
         (theirs (qwen-companion-chat-review--plain
@@ -277,7 +277,7 @@ If the buffer does not have the written text yet, try again in a moment."
                   (buffer-name) (error-message-string err))))))))
 
 (defun qwen-companion-chat-review--keep-line-ends (edit)
-  "Let the lines of the current buffer end as they did if the user wants that.
+  "Restore the line ends of the current buffer if the user wants that.
 EDIT says so; see `qwen-companion-diff-toggle-line-ends'."
   (let ((proposal (qwen-companion-chat-review--edit-proposal edit)))
     (when (and (qwen-companion-proposal-as-on-disk proposal)

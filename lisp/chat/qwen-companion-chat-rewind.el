@@ -6,8 +6,8 @@
 
 ;;; Commentary:
 
-;; What `qwen-companion-rewind' needs of a chat: the prompt at point, and to
-;; rewind the conversation by the daemon, which takes no time.
+;; The part of `qwen-companion-rewind' for a chat: the prompt at point, and
+;; rewinding the conversation by the daemon, which takes no time.
 
 ;;; Code:
 
@@ -27,7 +27,7 @@
   "The beginning of the name of a copy of a conversation that a chat can open.")
 
 (defconst qwen-companion-chat-rewind--near 60000
-  "Milliseconds within which a turn of the journal has begun with its prompt.")
+  "Most milliseconds between a prompt and the start of its turn in the journal.")
 
 ;;; Prompts
 
@@ -50,7 +50,7 @@
 
 (defun qwen-companion-chat-rewind--prompt-here ()
   "Return the prompt of the turn at point; in the input, let the user choose.
-Say so and return nil where there is none."
+If there is none, show a message and return nil."
   (let ((prompts (qwen-companion-chat-rewind--prompts)))
     (cond
      ((null prompts) (ignore (message "This chat is empty")))
@@ -78,12 +78,12 @@ Say so and return nil where there is none."
       :conversation qwen-companion-chat-session-id
       :start time :prompt text :data (list turn text)))
     (`(,_ . ,_)
-     (user-error "The daemon does not say when this prompt began, so it cannot be found again"))))
+     (user-error "The daemon reports no time for this prompt, so its changes cannot be found"))))
 
 ;;; Rewinding
 
 (defun qwen-companion-chat-rewind-find (target)
-  "Return how to rewind the conversation of TARGET if a chat has it.
+  "Return a way to rewind the conversation of TARGET if a chat has it.
 For `qwen-companion-rewind-conversation-functions'."
   (when-let* ((chat (qwen-companion-chat-buffer
                      (qwen-companion-rewind-target-conversation target))))

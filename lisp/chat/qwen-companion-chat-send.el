@@ -6,15 +6,15 @@
 
 ;;; Commentary:
 
-;; The prompt of a chat is edited like any text; prompts sent before are in a
-;; history, and one that is not accepted comes back.  Files and slash commands
-;; are completed.  Commands for other buffers insert a region, a buffer, files
-;; or problems into the prompt.
+;; The prompt of a chat is edited like any text.  Sent prompts are in a
+;; history, and a prompt that is not accepted is restored.  Files and slash
+;; commands are completed.  Commands for other buffers insert a region, a
+;; buffer, files or problems into the prompt.
 ;;
 ;; `@' and a name refer to a file.  The prompt is sent with a link to each such
-;; file that exists in the daemon's workspace, as seen from here; the daemon
-;; reads the file of that name on its own host, also an image.  An image from
-;; elsewhere, as from the clipboard, is sent itself.
+;; file that exists in the daemon's workspace, as far as Emacs can see.  The
+;; daemon reads that file, text or image, on its own host.  Other images, for
+;; example from the clipboard, are sent themselves.
 
 ;;; Code:
 
@@ -62,7 +62,7 @@ Outside of the workspace, the name is absolute."
                 file (qwen-companion-chat-send--workspace)))))
 
 (defun qwen-companion-chat-send--readable-p (file)
-  "Return non-nil when the daemon can read FILE for a prompt, seen from here.
+  "Return non-nil if the daemon can read FILE for a prompt, as far as Emacs sees.
 If a link names a missing file or one outside of its workspace, symbolic
 links followed, the daemon tells the model nothing of it (0.24.4)."
   (let ((file-name-handler-alist nil)
@@ -73,7 +73,7 @@ links followed, the daemon tells the model nothing of it (0.24.4)."
 
 (defun qwen-companion-chat-send--referenced-file (word)
   "Return the absolute name of the file that WORD, after `@', names, or nil.
-Return nil, too, when the daemon would not read the file; it stays a word
+Return nil, too, if the daemon would not read the file; it stays a word
 then, and the model may still read the file with its tools.  Punctuation
 at the end belongs to the name only if there is such a file."
   (let ((file-name-handler-alist nil)
@@ -99,8 +99,8 @@ Return nil when WORD, after `@', is relative or names something else."
 
 (defun qwen-companion-chat-send--references (text)
   "Return parts of a prompt for the files that TEXT refers to.
-Each file has one part, in order: a link where the daemon reads the file,
-else an image.  References in code blocks are ignored."
+Each file has one part, in order: a link if the daemon reads the file,
+else an image.  Ignore references in code blocks."
   (with-temp-buffer
     (insert text)
     (goto-char (point-min))
@@ -149,7 +149,7 @@ A list of (NAME DESCRIPTION FUNCTION); FUNCTION is called in the chat.")
                 (qwen-companion-daemon-commands-commands payload))))
 
 (defun qwen-companion-chat-send--own-command (text)
-  "Return the function for TEXT, a prompt, if it is a command done here."
+  "Return the function for TEXT, a prompt, if it is one of our own commands."
   (and (string-match "\\`[ \t]*/\\([^ \t\n]+\\)[ \t]*\\'" text)
        (nth 2 (assoc (match-string 1 text) qwen-companion-chat-send-own-commands))))
 
@@ -201,7 +201,8 @@ For `completion-at-point-functions'."
 (defun qwen-companion-chat-send-enable ()
   "Enable completion and the history in the prompt of the current buffer."
   (add-hook 'kill-buffer-hook #'qwen-companion-chat-send--keep-edits nil t)
-  ;; `text-mode' of Emacs 30 adds it, and it signals an error where there is no list of words.
+  ;; `text-mode' of Emacs 30 adds it, and it signals an error without a list of
+  ;; words.
   (remove-hook 'completion-at-point-functions 'ispell-completion-at-point t)
   (add-hook 'completion-at-point-functions #'qwen-companion-chat-send--complete nil t))
 
@@ -268,12 +269,12 @@ last; with a prefix argument, choose."
 
 (defun qwen-companion-chat-send--insert-files (files)
   "Insert references to FILES into the prompt of a chat.
-Say which of them the daemon will not read."
+Show a message about those that the daemon will not read."
   (qwen-companion-chat-send--insert
    (concat (mapconcat #'qwen-companion-chat-send--reference files " ") " "))
   (when-let* ((unread (and (qwen-companion-daemon-workspace)
                            (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
-    (message "Not in the daemon's workspace, only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends a text"
+    (message "Outside of the daemon's workspace, so only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends the text"
              (mapconcat #'qwen-companion-untrusted-text unread ", "))))
 
 ;;;###autoload
@@ -335,7 +336,7 @@ With `send', `electric-newline-and-maybe-indent' inserts a newline."
   "Alist (TURN . TEXT) of the prompts of turns that have not ended.")
 
 (defvar-local qwen-companion-chat-send--kept nil
-  "The prompts to be sent once the session can take them, oldest first.")
+  "The prompts to be sent once the session can accept them, oldest first.")
 
 ;;; The text
 
@@ -385,8 +386,8 @@ There, links to its files come after it.  Return TEXT if there is none."
 
 (defun qwen-companion-chat-paste-image ()
   "Insert a reference to the image of the clipboard into the prompt.
-The image is sent with the prompt.  Where it is known that the model
-takes none, the prompt comes back then."
+The image is sent with the prompt.  If the model is known to accept none,
+the prompt is restored instead."
   (interactive nil qwen-companion-chat-mode)
   (let ((file (qwen-companion-spool-clipboard-image)))
     (when (< (point) qwen-companion-chat-blocks-prompt-start)
@@ -401,7 +402,7 @@ takes none, the prompt comes back then."
   "Send the prompt.
 While the daemon is busy, it waits in the daemon's queue; while the
 session is being opened or the connection is lost, it waits here.  A
-prompt that is not accepted comes back."
+prompt that is not accepted is restored."
   (interactive nil qwen-companion-chat-mode)
   (let ((text (string-trim (qwen-companion-chat-send--text) "[\n]+")))
     (when-let* ((refusal
@@ -425,12 +426,12 @@ prompt that is not accepted comes back."
       (goto-char (point-max)))))
 
 (defun qwen-companion-chat-send-kept ()
-  "Send each prompt that waits here, or return it to the input if unsendable."
+  "Send each prompt that waits here, or restore it to the input if unsendable."
   (when qwen-companion-chat-send--kept
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
       ((and (or 'idle 'busy 'waiting 'cancelling) (guard qwen-companion-chat-session-id))
        (while qwen-companion-chat-send--kept
-         ;; First, because it may come back at once.
+         ;; First, because it may be restored at once.
          (let ((text (pop qwen-companion-chat-send--kept)))
            (condition-case err
                (qwen-companion-chat-send-text text)
@@ -510,13 +511,13 @@ If a prompt still waits here for the session, take it back instead."
     (unless choices
       (user-error "No prompt is queued"))
     (if (cdr choices)
-        (qwen-companion-completion-read "Take out of the queue: " choices 'qwen-companion-prompt)
+        (qwen-companion-completion-read "Remove from the queue: " choices 'qwen-companion-prompt)
       (cdar choices))))
 
 (defun qwen-companion-chat-remove-queued (queued)
-  "Take QUEUED, a prompt that waits behind the running turn, out of the queue.
-A prompt of your own comes back, to be edited.  Interactively, choose it
-where several are queued."
+  "Remove QUEUED, a prompt that waits for the running turn, from the queue.
+Restore a prompt of your own, to be edited.  Interactively, choose it if
+several are queued."
   (interactive (list (qwen-companion-chat-send--read-queued)) qwen-companion-chat-mode)
   (qwen-companion-chat-call
    'daemon-remove-prompt
@@ -526,13 +527,13 @@ where several are queued."
             (qwen-companion-backend-notice (qwen-companion-daemon-reply-error reply)))
            ((eq 'me (qwen-companion-daemon-queued-by queued))
             (qwen-companion-chat-send-restore
-             ;; Of a long one, the queue has the beginning.
+             ;; The queue has only the beginning of a long one.
              (alist-get (qwen-companion-daemon-queued-turn queued)
                         qwen-companion-chat-send--accepted
                         (qwen-companion-daemon-queued-text queued) nil #'equal)))))))
 
 (defun qwen-companion-chat-return ()
-  "Begin a new line in the prompt or send it.
+  "Insert a newline in the prompt or send it.
 See the option of the same name."
   (interactive nil qwen-companion-chat-mode)
   (qwen-companion-buffers-require-mode 'qwen-companion-chat-mode)
@@ -549,7 +550,7 @@ See the option of the same name."
     (ring-remove+insert+extend qwen-companion-chat-send--history text)))
 
 (defun qwen-companion-chat-send--keep-edits ()
-  "Add each edited prompt to the history, and forget it here."
+  "Add each edited prompt to the history, and drop its edits."
   (qwen-companion-prompts-save-edits #'qwen-companion-chat-send--remember))
 
 (defun qwen-companion-chat-send--show (text)

@@ -152,7 +152,7 @@ This is newer than the list."
                 (qwen-companion-chat-sessions--state session))))
 
 (defun qwen-companion-chat-sessions--fewer-p (a b)
-  "Return non-nil when the session in entry A has fewer clients than that in B."
+  "Return non-nil if the session in entry A has fewer clients than that in B."
   (< (string-to-number (aref (cadr a) 3))
      (string-to-number (aref (cadr b) 3))))
 
@@ -277,11 +277,13 @@ Info node `(qwen-companion)Sessions' is about it.
 ;;;###autoload
 (defun qwen-companion-chats ()
   "List the sessions of the daemon: title, time, clients and state.
-\\<qwen-companion-chats-mode-map>
-\\[qwen-companion-chat-sessions-open] opens the chat of a session, also of one that others have open,
-that has ended or that is dead; the latter are loaded again.
-\\[qwen-companion-chat-sessions-new] begins a new one, \\[qwen-companion-chat-sessions-leave] leaves one,
-\\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks the daemon anew."
+\\<qwen-companion-chats-mode-map> \\[qwen-companion-chat-sessions-open]
+opens the chat of a session, even if other clients have it open, or it has
+ended or is dead; it is loaded again then.
+\\[qwen-companion-chat-sessions-new] begins a new one,
+\\[qwen-companion-chat-sessions-leave] leaves one,
+\\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks
+the daemon anew."
   (interactive)
   (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-chat-sessions--buffer-name
                                                  #'qwen-companion-chats-mode))
@@ -331,7 +333,7 @@ The default is the session of the most recent other chat."
          (default (and session (qwen-companion-chat-sessions--name session names)))
          (name (completing-read
                 (format-prompt "Chat" default)
-                ;; With the sessions that the daemon lists meanwhile.
+                ;; Include the sessions that the daemon lists meanwhile.
                 (qwen-companion-completion-table
                  (lambda () (qwen-companion-chat-sessions--choices names))
                  'qwen-companion-chat #'qwen-companion-chat-sessions--annotation)

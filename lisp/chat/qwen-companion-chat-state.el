@@ -6,11 +6,12 @@
 
 ;;; Commentary:
 
-;; Each chat buffer has one session of the daemon.  This file keeps what the
-;; Python process reports of it, sends requests and passes their replies on,
-;; and loads the session again after the daemon or the process was replaced.
+;; Each chat buffer has one session of the daemon.  This file stores the
+;; reports of the Python process on it, sends requests, passes on their
+;; replies, and loads the session again after the daemon or the process was
+;; replaced.
 ;;
-;; It does not know what a chat looks like: a chat has its own functions in
+;; It is independent of the display: a chat has its own functions in
 ;; `qwen-companion-chat-handlers' and `qwen-companion-chat-session-hook'.
 
 ;;; Code:
@@ -47,21 +48,21 @@ Its :state is `off' after Emacs has disconnected from the daemon.")
 FUNCTION is called in the chat with the payload of the report.")
 
 (defvar-local qwen-companion-chat-state--reconnect-form nil
-  "How to get the daemon of this chat again, (COMMAND ROOT), or nil.
+  "Command that gets the daemon of this chat again, (COMMAND ROOT), or nil.
 See `qwen-companion-daemon-reconnect-form'.")
 
 (defvar-local qwen-companion-chat-state--pending-open nil
   "Non-nil when the session is to be opened once a daemon is connected.")
 
-;;; What only Emacs has
+;;; State kept by Emacs only
 
 (defvar-local qwen-companion-chat-state--unfinished nil
   "The shown turns that have not ended well: an alist (TURN . CHANGES).
-Both the turns and their CHANGES, reports, are newest first.  When the
-daemon and the Python process are replaced, nobody else has them.")
+Both the turns and their CHANGES, reports, are newest first.  If the
+daemon and the Python process are replaced, only Emacs has them.")
 
 (defun qwen-companion-chat-state--record (change)
-  "Add CHANGE to its turn, and forget a turn that has ended well."
+  "Add CHANGE to its turn, and drop a turn that has ended well."
   (when-let* ((turn (qwen-companion-daemon-change-turn change)))
     (let ((kind (qwen-companion-daemon-change-kind change)))
       (when (and (eq 'text kind)
@@ -77,7 +78,7 @@ daemon and the Python process are replaced, nobody else has them.")
           (push change (cdr entry)))))))
 
 (defun qwen-companion-chat-state--forget-unended ()
-  "Forget each turn without an end; it has ended well."
+  "Drop each turn without an end; it has ended well."
   (setq qwen-companion-chat-state--unfinished
         (cl-remove-if-not (lambda (entry)
                             (cl-find 'end (cdr entry) :key #'qwen-companion-daemon-change-kind))
@@ -121,8 +122,8 @@ daemon and the Python process are replaced, nobody else has them.")
            unless (eq each key) append (list each value)))
 
 (defun qwen-companion-chat-state--unspool (change)
-  "Return CHANGE with its text inside, if it is a text in a file.
-If it cannot be read, return CHANGE as it is."
+  "Return CHANGE with its text inside, if that is in a file.
+If it cannot be read, return CHANGE unchanged."
   (if (and (eq 'text (qwen-companion-daemon-change-kind change))
            (not (qwen-companion-daemon-text-text change)))
       (condition-case nil
@@ -151,8 +152,8 @@ If it cannot be read, return CHANGE as it is."
         '(closed dead off)))
 
 (defun qwen-companion-chat-trouble ()
-  "Return a reason why the session is unusable, with a remedy, or nil.
-What to do comes first, since the reason may be longer than the line."
+  "Return the reason why the session is unusable, with a remedy, or nil.
+The remedy comes first, since the reason may be longer than the line."
   (let ((text (qwen-companion-daemon-session-text qwen-companion-chat-session)))
     (pcase (qwen-companion-daemon-session-state qwen-companion-chat-session)
       ('off (concat (if text "No session" "Disconnected from the daemon")
@@ -201,8 +202,8 @@ Newest first, each (METHOD . PAYLOAD).")
 
 (defun qwen-companion-chat-call (method payload &optional callback)
   "Call METHOD of the Python process with PAYLOAD, a property list.
-CALLBACK is called once with the reply, in the current buffer, also when
-the process ends before it answers.  Without CALLBACK, show an error."
+CALLBACK is called once with the reply, in the current buffer, even if the
+process ends before it answers.  Without CALLBACK, show an error."
   (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks t)
   (let ((request (symbol-name (gensym "chat-"))))
     (push (cons request (cons (current-buffer) callback))
@@ -221,7 +222,7 @@ the process ends before it answers.  Without CALLBACK, show an error."
           (delq entry qwen-companion-chat-state--requests))
     (pcase-let ((`(,_ ,buffer . ,callback) entry))
       (cond ((not (buffer-live-p buffer))
-             ;; Killed while its session was opened.
+             ;; The chat was killed while its session was opened.
              (when-let* ((session (qwen-companion-daemon-reply-session payload)))
                (unless (qwen-companion-chat-buffer session)
                  (qwen-companion-backend-call 'daemon-close
@@ -243,12 +244,12 @@ the process ends before it answers.  Without CALLBACK, show an error."
 ;;; Reports
 
 (defun qwen-companion-chat-state--unwatch ()
-  "Handle the reports about the daemon no longer."
+  "Stop handling the reports about the daemon."
   (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks nil)
   (qwen-companion-chat-state--drop-early-reports))
 
 (defun qwen-companion-chat-state--report (method payload)
-  "Handle the report METHOD with PAYLOAD, in the chat it is about."
+  "Handle the report METHOD with PAYLOAD, in the chat of its session."
   (let* ((id (qwen-companion-daemon-report-session payload))
          (buffer (and id (qwen-companion-chat-buffer id)))
          (handler (and buffer
@@ -266,8 +267,9 @@ the process ends before it answers.  Without CALLBACK, show an error."
           (id (qwen-companion-chat-state--drop-texts payload)))))
 
 (defun qwen-companion-chat-state--note (method payload)
-  "Remember the report METHOD with PAYLOAD for views that are drawn later.
-Return PAYLOAD, where the texts of a conversation are no longer in files."
+  "Store the report METHOD with PAYLOAD for views that are drawn later.
+Return PAYLOAD, with the texts of a conversation inside instead of in
+files."
   (pcase method
     ('daemon-turn
      (let ((changes (mapcar #'qwen-companion-chat-state--unspool
@@ -297,7 +299,7 @@ Return PAYLOAD, where the texts of a conversation are no longer in files."
 (defun qwen-companion-chat-state--on-daemon-state (payload)
   "Handle the state of the connection in PAYLOAD, for all chats."
   (when (eq 'refused (qwen-companion-daemon-connection-state payload))
-    ;; The daemon has ended or never was one; the next may be another.
+    ;; The daemon has ended or never existed; the next may be another one.
     (qwen-companion-chat-state--set-all
      'off (qwen-companion-daemon-connection-text payload) t))
   (dolist (buffer (qwen-companion-chat-buffers))
@@ -323,7 +325,7 @@ Return PAYLOAD, where the texts of a conversation are no longer in files."
 
 (defun qwen-companion-chat-connect-daemon (chat)
   "Connect to a daemon unless connected; if impossible, signal a remedy.
-If CHAT, a buffer or nil, had a daemon, get that one again."
+If CHAT, a buffer or nil, had a daemon, use that one again."
   (when (memq (qwen-companion-daemon-state) '(off refused))
     (pcase (and chat (or (qwen-companion-daemon-reconnect-form)
                          (buffer-local-value 'qwen-companion-chat-state--reconnect-form
@@ -332,8 +334,8 @@ If CHAT, a buffer or nil, had a daemon, get that one again."
       (_ (call-interactively #'qwen-companion-daemon-connect)))))
 
 (defun qwen-companion-chat-open-session (id)
-  "Load the session ID in this chat, or open a new one where ID is nil.
-This is done as soon as the daemon is connected."
+  "Load the session ID in this chat, or open a new one if ID is nil.
+Do so as soon as the daemon is connected."
   (qwen-companion-buffers-set-hooks qwen-companion-chat-state--hooks t)
   (setq qwen-companion-chat-session-id id
         qwen-companion-chat-state--pending-open t)
@@ -342,7 +344,7 @@ This is done as soon as the daemon is connected."
     (qwen-companion-chat-state--open)))
 
 (defun qwen-companion-chat-state--open ()
-  "Ask the daemon for the session of this chat, or for a new one."
+  "Request the session of this chat, or a new one, from the daemon."
   (setq qwen-companion-chat-state--pending-open nil
         qwen-companion-chat-state--reconnect-form (qwen-companion-daemon-reconnect-form))
   (if qwen-companion-chat-session-id

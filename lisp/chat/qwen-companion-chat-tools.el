@@ -7,13 +7,12 @@
 ;;; Commentary:
 
 ;; A tool call is shown as one line with its status; folded below it are its
-;; input, its output and how long it took.  Long texts are cut, and shown whole
-;; in a buffer of their own on request.
+;; input, its output and its duration.  Long texts are cut, and shown
+;; completely in a separate buffer on request.
 ;;
-;; The changes that a tool makes to files are shown as lines of the
-;; conversation when they are short, else in buffers of their own.  The texts
-;; come from a model: no mode hooks, local variables or file name handlers are
-;; applied to them.
+;; A tool's changes of files are shown as lines of the conversation if they are
+;; short, else in separate buffers.  The texts come from a model: no mode
+;; hooks, local variables or file name handlers are applied to them.
 
 ;;; Code:
 
@@ -45,7 +44,7 @@
   (gethash id qwen-companion-chat-tools--by-id))
 
 (defun qwen-companion-chat-tools-title (tool)
-  "Return the title of TOOL, else its name, nil where it has neither."
+  "Return the title of TOOL, else its name, nil if it has neither."
   (or (qwen-companion-daemon-tool-title tool) (qwen-companion-daemon-tool-name tool)))
 
 ;;; Tool calls
@@ -73,7 +72,7 @@
             " "
             (propertize (or (qwen-companion-chat-tools-title tool) "A tool")
                         'wrap-prefix (make-string 10 ?\s)
-                        ;; Calls that are over do not need attention.
+                        ;; Finished calls do not need attention.
                         'face (if (memq status '(done failed)) 'default 'bold))
             (if duration (propertize (format "  (%s)" duration) 'face 'shadow) "")
             (if-let* ((reason (and (eq status 'failed) (qwen-companion-chat-tools--first-line tool))))
@@ -88,7 +87,7 @@
     (truncate-string-to-width (qwen-companion-untrusted-line (car lines)) 200 nil nil t)))
 
 (defun qwen-companion-chat-tools-line-counts (lines)
-  "Return how many lines LINES, of a unified diff, add and remove."
+  "Return the number of lines that LINES, of a unified diff, add and remove."
   (let ((added 0) (removed 0))
     (dolist (line (split-string lines "\n"))
       (cond ((string-prefix-p "+" line) (cl-incf added))
@@ -97,7 +96,7 @@
             " " (propertize (format "-%d" removed) 'face 'diff-removed))))
 
 (defun qwen-companion-chat-tools--duration (tool)
-  "Return how long TOOL took, a string, nil when that is unknown."
+  "Return the duration of TOOL, a string, nil if unknown."
   (when-let* ((started (qwen-companion-daemon-tool-started tool))
               (ended (qwen-companion-daemon-tool-ended tool)))
     (format "%.1f s" (/ (max 0 (- ended started)) 1000.0))))
@@ -110,7 +109,7 @@
              (when-let* ((type (qwen-companion-daemon-tool-type tool)))
                (format " (%s)" type))
              "\n"))
-   ;; The title is mostly the command itself.
+   ;; The title is usually the command itself.
    (unless (equal (qwen-companion-daemon-tool-command tool) (qwen-companion-daemon-tool-title tool))
      (qwen-companion-chat-tools--text
       tool "Command" 'input
@@ -130,8 +129,8 @@
     (qwen-companion-daemon-tool-output tool) (qwen-companion-daemon-tool-output-more tool))))
 
 (defun qwen-companion-chat-tools--text (tool name part text more)
-  "Return TEXT, PART of TOOL, under the title NAME, \"\" where TEXT is nil.
-MORE is the number of characters that are left out, nil for none."
+  "Return TEXT, PART of TOOL, under the title NAME, \"\" if TEXT is nil.
+MORE is the number of omitted characters, nil for none."
   (if text
       (concat (propertize (concat name ":\n") 'face 'shadow)
               (propertize (string-trim-right text "\n+") 'face 'qwen-companion-chat-code)
@@ -155,7 +154,7 @@ MORE is the number of characters that are left out, nil for none."
              (qwen-companion-daemon-diff-path diff)
              #'qwen-companion-chat-tools-show-changes tool (list diff))
             (cond ((not old) (format "  a new file of %d characters" new))
-                  ;; The daemon does not always say which of both it is.
+                  ;; The daemon does not always distinguish the two.
                   ((zerop old) (format "  %d characters; the file is new or was empty" new))
                   (t (format "  %d to %d characters" old new)))
             "\n")))
@@ -168,7 +167,7 @@ MORE is the number of characters that are left out, nil for none."
 
 (defun qwen-companion-chat-tools--place (place)
   "Return the line about PLACE, a position in a file of the daemon's host.
-It links to the file where the host is this machine."
+If the host is this machine, it links to the file."
   (let* ((path (qwen-companion-daemon-place-path place))
          (line (qwen-companion-daemon-place-line place))
          (text (if line (format "%s:%d" path line) path)))
@@ -179,7 +178,7 @@ It links to the file where the host is this machine."
               text)
             "\n")))
 
-;;; Whole texts
+;;; Complete texts
 
 (defvar qwen-companion-chat-tools--fetches nil
   "Alist (KEY . CALLBACK) of the texts being fetched.
@@ -187,9 +186,9 @@ KEY is (SESSION TOOL PART INDEX).")
 
 (defun qwen-companion-chat-tools-fetch (tool part index callback)
   "Fetch PART of the tool with the id TOOL and call CALLBACK with the text.
-PART is `input' or `output', or `old', `new' or `diff' of the change INDEX,
-from 0.  CALLBACK is called in the chat, with nil after an error, which is
-shown."
+PART is `input' or `output', or `old', `new' or `diff' of the change
+INDEX, from 0.  CALLBACK is called in the chat; after an error, which is
+shown, it is called with nil."
   (let ((key (list qwen-companion-chat-session-id tool part index)))
     (push (cons key callback) qwen-companion-chat-tools--fetches)
     (qwen-companion-chat-call
@@ -219,9 +218,9 @@ shown."
           (funcall callback text))))))
 
 (defun qwen-companion-chat-tools-show-whole (tool part title &optional callback)
-  "Show PART of the tool with the id TOOL in a buffer of its own.
-TITLE is the tool's.  Call CALLBACK with t when it is shown, with nil
-when it could not be fetched."
+  "Show PART of the tool with the id TOOL in a separate buffer.
+TITLE is the tool's.  Call CALLBACK with t once it is shown, with nil if
+it could not be fetched."
   (qwen-companion-chat-tools-fetch
    tool part 0
    (lambda (text)
@@ -233,7 +232,7 @@ when it could not be fetched."
      (when callback
        (funcall callback (and text t))))))
 
-;;; What fills the context
+;;; The use of the context
 
 (defun qwen-companion-chat-show-usage ()
   "Show how the context window of the model is used."
@@ -250,9 +249,9 @@ when it could not be fetched."
     (qwen-companion-chat-tools--view name (qwen-companion-spool-text payload))))
 
 (defconst qwen-companion-chat-tools--line-limit 1000
-  "Characters after which a line is broken where a text is shown whole.
-Emacs scans all of a line to display any part of it: the end of one of
-10 MB took 3 s.")
+  "Characters after which a line is broken in a complete text.
+Emacs scans all of a line to display any part of it: the end of one of 10
+MB took 3 s.")
 
 (defun qwen-companion-chat-tools--view (name text)
   "Show TEXT, read-only, in a new buffer with NAME."
@@ -264,7 +263,7 @@ Emacs scans all of a line to display any part of it: the end of one of
       (qwen-companion-untrusted-show-hidden)
       (when broken
         (setq-local header-line-format
-                    (format " Lines are broken after %d characters; copied text has them whole"
+                    (format " Lines are broken after %d characters; copied text has no breaks"
                             qwen-companion-chat-tools--line-limit)
                     filter-buffer-substring-function #'qwen-companion-chat-tools--without-breaks)))
     (goto-char (point-min))
@@ -316,7 +315,8 @@ DELETE is as for `filter-buffer-substring'."
                  ('running '("[-]" . bold))
                  (_ '("[ ]" . default)))))
     (propertize (format "%s %s\n" box
-                        ;; One line for each step, even if its text has several.
+                        ;; One line for each step, even if its text has
+                        ;; several.
                         (string-join (split-string (qwen-companion-daemon-step-text step)) " "))
                 'face face)))
 
@@ -327,8 +327,8 @@ DELETE is as for `filter-buffer-substring'."
 
 (defun qwen-companion-chat-tools-fetch-sides (tool diff callback)
   "Fetch both texts of DIFF, a change by TOOL.
-Call CALLBACK with the old and the new text in the current buffer, with
-nil twice where they could not be fetched."
+Call CALLBACK with the old and the new text in the current buffer; if they
+could not be fetched, with nil twice."
   (let ((id (qwen-companion-daemon-tool-id tool))
         (index (qwen-companion-daemon-diff-index diff)))
     (qwen-companion-chat-tools-fetch
@@ -382,9 +382,9 @@ would be too many, or with `failed'."
 
 (defun qwen-companion-chat-tools-show-changes (tool diffs &optional callback)
   "Show DIFFS, each file change of TOOL, in buffers.
-Use the front end that `qwen-companion-diff-style' names.  Call CALLBACK
-in the current buffer with t when all are shown, with nil when one could
-not be fetched."
+Use the front end in `qwen-companion-diff-style'.  Call CALLBACK in the
+current buffer with t once all are shown, with nil if one could not be
+fetched."
   (let ((callback (or callback #'ignore)))
     (if (and (eq qwen-companion-diff-style 'ediff)
              ;; Ediff arranges the windows, so it can show only one.
@@ -418,8 +418,8 @@ CALLBACK is as for `qwen-companion-chat-tools-show-changes'."
 
 (defun qwen-companion-chat-tools--ediff (path old new)
   "Compare OLD and NEW, texts of the file PATH, in Ediff.
-Quitting it kills its buffers and restores the windows.  Return nil, and
-say why, if Ediff cannot compare them."
+Quitting it kills its buffers and restores the windows.  If Ediff cannot
+compare them, show the reason and return nil."
   (let ((sides (list (qwen-companion-compare-side path "before" old)
                      (qwen-companion-compare-side path "after" new))))
     (condition-case err
@@ -427,7 +427,7 @@ say why, if Ediff cannot compare them."
           (qwen-companion-compare-sides (car sides) (cadr sides) sides)
           t)
       (error
-       (message "qwen-companion: Ediff cannot show %s (%s); here it is as a difference"
+       (message "qwen-companion: Ediff cannot show %s (%s); showing a unified diff"
                 (qwen-companion-untrusted-path path) (error-message-string err))
        nil))))
 

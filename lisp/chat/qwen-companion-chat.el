@@ -6,13 +6,13 @@
 
 ;;; Commentary:
 
-;; `qwen-companion-chat' talks to a session of `qwen serve'.  Its buffer has
-;; the conversation and, below it, a prompt that is edited like any text.  A
-;; chat shows the reports of the Python process on its session; `g' reads all of
-;; it again.
+;; `qwen-companion-chat' shows a session of `qwen serve'.  Its buffer has the
+;; conversation and, below it, a prompt that is edited like any text.  A chat
+;; shows the reports of the Python process on its session; `g' reads all of it
+;; again.
 ;;
 ;; A chat outlives its session, the daemon and the Python process: the
-;; conversation stays readable, and a prompt that was not accepted comes back.
+;; conversation stays readable, and a prompt that was not accepted is restored.
 
 ;;; Code:
 
@@ -74,7 +74,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'.")
 They differ where another buffer had the name.")
 
 (defconst qwen-companion-chat--title-width 32
-  "Columns that the title of a session may take in a buffer's name.")
+  "Most columns of a session's title in a buffer's name.")
 
 (defun qwen-companion-chat--name ()
   "Return the name that the current buffer should have."
@@ -116,13 +116,13 @@ It leaves room for the rest of the mode line in 80 columns."
   "Number of reports to come until the conversation is complete again.")
 
 (defvar-local qwen-companion-chat--began nil
-  "When the running turn began, in seconds since the epoch, nil for none.")
+  "Time at which the running turn began, in seconds since the epoch, or nil.")
 
 (defvar-local qwen-companion-chat--failure nil
-  "Why the last turn failed, a string, or nil.")
+  "Reason why the last turn failed, a string, or nil.")
 
 (defvar qwen-companion-chat--clock nil
-  "Timer that shows for how long chats have been working, or nil.")
+  "Timer that shows how long chats have been working, or nil.")
 
 (defvar-local qwen-companion-chat--header nil
   "The header line.")
@@ -167,7 +167,7 @@ It leaves room for the rest of the mode line in 80 columns."
   (memq state '(busy waiting cancelling)))
 
 (defun qwen-companion-chat--state-text (state)
-  "Return STATE of the session in words, and for how long a turn has run."
+  "Return STATE of the session in words, and the duration of a running turn."
   (let ((seconds (and qwen-companion-chat--began
                       (max 0 (floor (- (float-time) qwen-companion-chat--began))))))
     (concat (if state (symbol-name state) "opening")
@@ -238,7 +238,7 @@ See `qwen-companion-chat-handlers'.")
      before (qwen-companion-daemon-session-state payload) began)))
 
 (defun qwen-companion-chat--refresh ()
-  "Show the current state of the session, and send any prompt that waited."
+  "Show the current state of the session, and send any waiting prompt."
   (qwen-companion-chat--end-reviews)
   (qwen-companion-chat-send-kept)
   (qwen-companion-chat--run-clock)
@@ -268,17 +268,17 @@ See `qwen-companion-chat-handlers'.")
     (qwen-companion-chat--stop-clock)))
 
 (defun qwen-companion-chat--working-chats ()
-  "Return the chats that are at work."
+  "Return the chats that are working."
   (cl-remove-if-not (lambda (chat) (buffer-local-value 'qwen-companion-chat--began chat))
                     (qwen-companion-chat-buffers)))
 
 (defun qwen-companion-chat--stop-clock ()
-  "Stop the clock unless a chat is at work."
+  "Stop the clock unless a chat is working."
   (unless (qwen-companion-chat--working-chats)
     (qwen-companion-timers-cancel qwen-companion-chat--clock)))
 
 (defun qwen-companion-chat--tick ()
-  "Show in visible chats for how long they have been working."
+  "Show in visible chats how long they have been working."
   (qwen-companion-chat--stop-clock)
   (dolist (chat (qwen-companion-chat--working-chats))
     (when (get-buffer-window chat t)
@@ -287,7 +287,7 @@ See `qwen-companion-chat-handlers'.")
 
 (defun qwen-companion-chat--call-attention (before state began)
   "Notify the user about this chat's change from the state BEFORE to STATE.
-BEGAN is when the turn that ran before began, nil for none."
+BEGAN is the time at which the last running turn began, nil for none."
   (let ((tell (apply-partially #'qwen-companion-attention-report-chat (current-buffer)))
         (failure qwen-companion-chat--failure))
     (unless (qwen-companion-chat--busy-p state)
@@ -339,7 +339,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
           (- position (qwen-companion-chat-block-start block)))))
 
 (defun qwen-companion-chat--position (place)
-  "Return the position of PLACE, (BLOCK-ID . OFFSET), nil when it is gone."
+  "Return the position of PLACE, (BLOCK-ID . OFFSET), nil if it no longer exists."
   (when-let* ((block (qwen-companion-chat-blocks-get (car place))))
     (min (+ (qwen-companion-chat-block-start block) (cdr place))
          (1- (qwen-companion-chat-block-end block)))))
@@ -421,7 +421,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     (_ "\n")))
 
 (defun qwen-companion-chat--show-text (change)
-  "Show the text of CHANGE, at the end of the block before it if possible."
+  "Show the text of CHANGE, at the end of the previous block if possible."
   (let* ((text (qwen-companion-spool-text change))
          (groups (qwen-companion-chat-blocks-groups-of change))
          (group (car groups))
@@ -442,7 +442,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
       (qwen-companion-chat-blocks-make-foldable id t))))
 
 (defun qwen-companion-chat--show-end (change)
-  "Show the end of a turn in CHANGE, except when the turn has succeeded."
+  "Show the end of a turn in CHANGE, unless the turn has succeeded."
   (let ((text (qwen-companion-daemon-end-text change))
         (back (qwen-companion-chat-send-on-end change)))
     (setq qwen-companion-chat--failure
@@ -468,7 +468,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 \\<qwen-companion-chat-mode-map>\\[qwen-companion-rewind] goes back to before it"))
 
 (defun qwen-companion-chat--show-note (change note text)
-  "Show NOTE, a symbol, with TEXT at the place of CHANGE."
+  "Show NOTE, a symbol, with TEXT at the position of CHANGE."
   (qwen-companion-chat-blocks-add
    change (qwen-companion-chat-blocks-next-id change 'note)
    (pcase note
@@ -537,7 +537,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
 
 (qwen-companion-header-define-keys qwen-companion-chat-mode "Chat"
   ("RET" qwen-companion-chat-return nil)
-  ;; In `text-mode', the second one completes words of a dictionary.
+  ;; In `text-mode', the second key completes words of a dictionary.
   (("TAB" "C-M-i") completion-at-point nil)
   ("C-c C-c" qwen-companion-chat-send "Send the Prompt")
   ("C-c C-k" qwen-companion-chat-cancel "Cancel"
@@ -649,7 +649,7 @@ RET	do so on their first line; follow a link, choose an option
               outline-regexp "\f"
               outline-level (lambda () 1)
               revert-buffer-function #'qwen-companion-chat-reload
-              ;; Each line has its own direction.  Else Emacs would search
+              ;; Each line has its own direction.  Otherwise Emacs would search
               ;; back over all the tools for the paragraph of each line.
               bidi-paragraph-start-re "^"
               bidi-paragraph-separate-re "^"
@@ -675,7 +675,7 @@ RET	do so on their first line; follow a link, choose an option
 
 (defun qwen-companion-chat--clear ()
   "Begin a new chat in place of `/clear', which would end the session.
-The session of 0.24.4 takes no prompt any more after that."
+A session of 0.24.4 accepts no prompt after that."
   (let ((old (buffer-name)))
     (qwen-companion-chat t)
     (message "A new chat has begun; the old one is in %s" old)))
@@ -705,7 +705,7 @@ With DELETE non-nil, delete it."
   (format " *qwen-companion draft: %s*" (buffer-name)))
 
 (defun qwen-companion-chat--keep-drafts ()
-  "Have Emacs save what is unsent in chats; it is about to auto-save."
+  "Have Emacs save the unsent text of chats; it is about to auto-save."
   (dolist (chat (qwen-companion-chat-buffers))
     (with-current-buffer chat
       (qwen-companion-drafts-set (qwen-companion-chat--draft-name)
@@ -733,7 +733,7 @@ The session is opened once a daemon is connected."
     buffer))
 
 (defun qwen-companion-chat-fork ()
-  "Go on in a copy of this conversation, in a new chat; this one stays.
+  "Continue in a copy of this conversation, in a new chat; this one stays.
 The copy ends with the last turn that has ended."
   (interactive nil qwen-companion-chat-mode)
   (unless qwen-companion-chat-session-id
@@ -769,9 +769,9 @@ For `qwen-companion-rewind-return-functions'."
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)
   "Show the most recent chat with `qwen serve', or begin one.
-With the prefix argument NEW, begin another.  Without a daemon, connect
-as `qwen-companion-daemon-connect' does; if the chat had a daemon, get
-that one again."
+With the prefix argument NEW, begin another.  Without a daemon, connect as
+`qwen-companion-daemon-connect' does; if the chat had a daemon, use that
+one again."
   (interactive "P")
   (let ((chat (and (not new) (car (qwen-companion-chat-buffers))))
         (connected (not (memq (qwen-companion-daemon-state) '(off refused)))))

@@ -7,8 +7,8 @@
 ;;; Commentary:
 
 ;; Accessors for the property lists that the Python process sends about the
-;; daemon.  The keys below are written by `make docs' from the classes that are
-;; named, of `qwen_companion/daemon/messages.py'.
+;; daemon.  `make docs' writes the keys below from the named classes in
+;; `qwen_companion/daemon/messages.py'.
 
 ;;; Code:
 

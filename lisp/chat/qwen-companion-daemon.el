@@ -6,16 +6,16 @@
 
 ;;; Commentary:
 
-;; Connect to `qwen serve', which takes the place of a CLI in a terminal.  It
-;; is off until the user turns it on, and until then this file is not loaded.
-;; The Python process talks to the daemon; this file chooses the daemon, looks
-;; up its token, starts one, and keeps the state of the connection.  Reports of
+;; Connects to `qwen serve', which replaces a CLI in a terminal.  It is off
+;; until the user turns it on, and until then this file is not loaded.  The
+;; Python process talks to the daemon; this file chooses the daemon, looks up
+;; its token, starts one, and stores the state of the connection.  Reports of
 ;; the Python process go to `qwen-companion-daemon-functions'.
 ;;
 ;; The Python process looks up the token in the plain files of `auth-sources';
 ;; Emacs does not see it.  An encrypted file, or another source for Emacs only,
 ;; is looked up when the user connects, never later, since that may ask for a
-;; passphrase.  Such a token is handed over once and erased.
+;; passphrase.  Such a token is passed on once and erased.
 
 ;;; Code:
 
@@ -55,7 +55,7 @@ Nil when the Python process finds it, or there is none.")
 
 (defun qwen-companion-daemon-state ()
   "Return the state of the connection to the daemon, a symbol.
-`off' when none is wanted; `starting' or `connecting'; `connected';
+`off' if none is wanted; `starting' or `connecting'; `connected';
 `unreachable', which is retried; `refused', which is not."
   (cond ((not qwen-companion-daemon--request) 'off)
         ((qwen-companion-daemon-connection-state qwen-companion-daemon--report))
@@ -80,12 +80,12 @@ Nil when the Python process finds it, or there is none.")
        (qwen-companion-daemon-connection-text qwen-companion-daemon--report)))
 
 (defun qwen-companion-daemon-workspace ()
-  "Return the daemon's workspace, a directory on its host, nil when unknown.
+  "Return the daemon's workspace, a directory on its host, nil if unknown.
 The daemon chooses the name, which may look like a remote one."
   (qwen-companion-daemon-connection-workspace qwen-companion-daemon--report))
 
 (defun qwen-companion-daemon-reconnect-form ()
-  "Return how to get the current daemon again, (COMMAND ROOT), or nil.
+  "Return the command that gets the current daemon again, (COMMAND ROOT), or nil.
 COMMAND is to be called with ROOT."
   (pcase qwen-companion-daemon--request
     (`(,method . ,payload)
@@ -99,7 +99,7 @@ COMMAND is to be called with ROOT."
   (qwen-companion-daemon-connection-local qwen-companion-daemon--report))
 
 (defun qwen-companion-daemon-location ()
-  "Return a short text about where the daemon is."
+  "Return a short text about the location of the daemon."
   (let ((host (or (qwen-companion-daemon-connection-host qwen-companion-daemon--report) "qwen serve")))
     (if (qwen-companion-daemon-local-p)
         (format "On this machine (%s)" host)
@@ -135,7 +135,7 @@ COMMAND is to be called with ROOT."
 
 (defun qwen-companion-daemon--on-state (payload)
   "Store the state of the connection in PAYLOAD and show a change of it."
-  ;; `off' is about the connection before this one.
+  ;; `off' is about the previous connection.
   (unless (eq 'off (qwen-companion-daemon-connection-state payload))
     (let ((before (qwen-companion-daemon-state)))
       (setq qwen-companion-daemon--report payload)
@@ -146,8 +146,7 @@ COMMAND is to be called with ROOT."
 
 (defun qwen-companion-daemon--announcement ()
   "Return the announcement of a change of the connection, a string or nil.
-The machines are named once for each daemon, not whenever the
-connection to it is back."
+The machines are named once for each daemon, not after each reconnection."
   (let ((description (qwen-companion-daemon-description)))
     (cond ((not (eq 'connected (qwen-companion-daemon-state))) description)
           ((equal description qwen-companion-daemon--described)
@@ -191,7 +190,7 @@ Drop it when the connection has been given up in the meantime."
   (setq qwen-companion-daemon--request (cons method payload)
         qwen-companion-daemon--report nil)
   (qwen-companion-backend-add-methods qwen-companion-daemon--methods)
-  ;; After the settings, which a daemon started here gets.
+  ;; After the settings, which a daemon started here receives.
   (add-hook 'qwen-companion-backend-connected-hook #'qwen-companion-daemon--send-request 90)
   (add-hook 'qwen-companion-state-functions #'qwen-companion-daemon--on-companion-state)
   (qwen-companion-daemon--send-request)
@@ -203,7 +202,7 @@ Drop it when the connection has been given up in the meantime."
     (cond
      ((not (qwen-companion-backend-connected-p)))
      ((eq qwen-companion-daemon--token 'sent)
-      ;; Looking it up may ask for a passphrase, and nobody is there.
+      ;; Looking it up may ask for a passphrase while no user is there.
       (qwen-companion-daemon--dispatch
        'daemon-state
        (list :state 'refused
@@ -241,7 +240,7 @@ Drop it when the connection has been given up in the meantime."
     (qwen-companion-daemon--forget)))
 
 (defun qwen-companion-daemon--plain-file (source)
-  "Return the file that SOURCE, an element of `auth-sources', is, or nil.
+  "Return the file that SOURCE, an element of `auth-sources', names, or nil.
 Return nil if only Emacs can read it, such as an encrypted file."
   (let ((file (if (consp source) (plist-get source :source) source)))
     (and (stringp file)
@@ -252,7 +251,7 @@ Return nil if only Emacs can read it, such as an encrypted file."
          (expand-file-name file))))
 
 (defun qwen-companion-daemon--look-up-token (url)
-  "Look up the token for URL in `auth-sources' that only Emacs can read.
+  "Look up the token for URL in the `auth-sources' that only Emacs can read.
 This may ask the user for a passphrase.  Return the names of the other
 files, in which the Python process looks first."
   (require 'auth-source)
@@ -282,9 +281,9 @@ files, in which the Python process looks first."
 (defun qwen-companion-daemon-connect (root)
   "Connect to the `qwen serve' at `qwen-companion-daemon-url'.
 ROOT is the workspace that the daemon must have: the root of the current
-project, or the current directory where there is no project.  With a
-prefix argument, ask for it; it is a directory on the daemon's host,
-where also its tools, MCP servers, skills and credentials are.
+project, or the current directory without a project.  With a prefix
+argument, ask for it.  It is a directory on the daemon's host, as are its
+tools, MCP servers, skills and credentials.
 
 Off unless `qwen-companion-daemon-enabled' is non-nil."
   (interactive
@@ -304,9 +303,9 @@ Off unless `qwen-companion-daemon-enabled' is non-nil."
 (defun qwen-companion-daemon-start (root)
   "Start `qwen serve' on this machine and connect to it.
 Its workspace is ROOT: the root of the current project, or the current
-directory where there is no project; with a prefix argument, ask for it.
-It listens on a free port of 127.0.0.1, requires a token made for it,
-and ends with Emacs at the latest.  The program is the one in
+directory without a project; with a prefix argument, ask for it.  It
+listens on a free port of 127.0.0.1, requires a token made for it, and
+ends with Emacs at the latest.  The program is that in
 `qwen-companion-qwen-command'.
 
 Off unless `qwen-companion-daemon-enabled' is non-nil."

@@ -33,7 +33,7 @@ def test_what_runs_is_cancelled_and_what_waits_behind_it_begins(stage: Stage) ->
     stage.screen.wait_gone("queued")
     conversation = stage.emacs.buffer_text(CHAT)
     assert re.search(r"^failed +touch made.*^Cancelled$.*^do the second$", conversation, re.MULTILINE | re.DOTALL)
-    assert "touch made: closed, and nobody has answered" in conversation
+    assert "touch made: closed without an answer" in conversation
     assert not re.search(r"C-c \d", conversation)
     assert not (stage.sandbox.project / "made").exists()
     # A tool runs.

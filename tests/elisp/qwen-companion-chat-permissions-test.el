@@ -131,7 +131,7 @@ KEYS are more keys of the tool, or others than those of that change."
                   (:id "y" :label "For now" :allows t :lasting t)
                   (:id "z" :label "Of a new sort" :allows t :writes unknown)))
     (should (qwen-companion-chat-permissions-test--shown-p
-             "C-c C-a 1  Something new  lasting; what it writes .* not known"))
+             "C-c C-a 1  Something new  lasting; its effect .* is unknown"))
     (should (qwen-companion-chat-permissions-test--shown-p
              "C-c C-a !  For now  holds for the rest of this session"))
     (should (qwen-companion-chat-permissions-test--shown-p
@@ -324,8 +324,8 @@ KEYS are more keys of the tool, or others than those of that change."
                  '((other "Allow" "touch x: answered by another client: \"Allow\"")
                    (me "Reject" "touch x: you answered \"Reject\"")
                    (me nil "touch x: you dismissed it")
-                   (nobody nil "touch x: closed, and nobody has answered")
-                   (nil nil "touch x: closed; the answer is not known here")
+                   (nobody nil "touch x: closed without an answer")
+                   (nil nil "touch x: closed; the answer is unknown here")
                    ;; The daemon's title of a plan ends in a colon.
                    (me "Yes" "\nPlan: you answered \"Yes\"\n" "Plan:")))
     (qwen-companion-chat-permissions-test-asked () (:title (or (car title) "touch x"))

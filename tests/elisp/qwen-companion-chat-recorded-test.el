@@ -391,7 +391,7 @@ in them."
       (should (equal '("1" "2" "1") (delete-consecutive-dups (nreverse queued))))
       (should-not (string-match-p "queued" (qwen-companion-test-header))))
     (qwen-companion-chat-recorded-test--shows "Writing to"
-      '(("Writing to other.txt: closed, and nobody has answered" shadow)
+      '(("Writing to other.txt: closed without an answer" shadow)
         ("Cancelled" warning)
         ("Taken out of the queue: not this" warning)
         ("")
@@ -463,7 +463,7 @@ in them."
   (qwen-companion-chat-recorded-test-played "killed"
     (should (equal '(("failed    touch y" error)
                      ("Tool: run_shell_command (execute)" shadow folded indented)
-                     ("touch y: closed, and nobody has answered" shadow))
+                     ("touch y: closed without an answer" shadow))
                    (seq-take (qwen-companion-chat-recorded-test--from "failed") 3)))
     (should (string-prefix-p "Failed: agent channel closed"
                              (caar (last (qwen-companion-chat-recorded-test--lines) 2))))
