@@ -100,7 +100,7 @@ def docstrings(file: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/[!j]*/*.py"])
+@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/*/*.py"])
 def test_sentences_of_docstrings_can_be_read_once(pattern: str) -> None:
     found = [
         f"{file.relative_to(CHECKOUT)}: {' '.join(sentence.split())}"

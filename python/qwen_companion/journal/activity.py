@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The activity of processes, from the system: whether they do something, what they write, and when one was typed to."""
+"""The activity of processes, from the system: whether they run, what they write, and when the user typed to one."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ SAMPLE_S = 1.0
 """Seconds between two samples of the output of processes."""
 
 _SAMPLES = 1000
-"""As many are kept of each probe."""
+"""Samples that are kept of each probe."""
 
 _REST_S = 0.02
-"""How long after one look at processes the next one is at the earliest."""
+"""Seconds between two examinations of processes, at least."""
 
 _SHARE = 0.05
-"""The part of the time that looks at processes may take."""
+"""Largest part of the time that is spent on examining processes."""
 
 _KNOWN_S = 5.0
-"""How long a number is taken for the same process without looking."""
+"""Seconds for which a process number is assumed to be the same process."""
 
 _HAS_PROC = os.path.exists("/proc/self/schedstat")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """The bytes that process `pid` writes, or with `below`, whether the processes that it has started run."""
+    """The bytes that process `pid` writes, or with `below`, whether its descendants run."""
 
     pid: int
     below: bool = False
@@ -45,14 +45,14 @@ class Probe:
 
 @dataclass(frozen=True)
 class Work:
-    """What `written_by` and `last_input` return of a process."""
+    """The values of `written_by` and `last_input` of a process."""
 
     written: int | None
     typed: int | None
 
 
 class Activity:
-    """Samples of the work of certain processes, taken every `SAMPLE_S` and when there is news."""
+    """Samples of the activity of certain processes, taken every `SAMPLE_S` and at each event of the disk."""
 
     def __init__(self) -> None:
         """Begin with no process."""
@@ -61,12 +61,12 @@ class Activity:
         self._rests_until = -math.inf
 
     def sample(self, probes: Iterable[Probe]) -> None:
-        """Look at `probes` now, and forget all others."""
+        """Sample `probes` now, and drop all others."""
         self._samples = {probe: self._samples.get(probe) or deque(maxlen=_SAMPLES) for probe in set(probes)}
         self.look(self._samples)
 
     def look(self, probes: Iterable[Probe | None]) -> dict[Probe, int | None]:
-        """Return a number for each of `probes` that changes once it has done something, None where that is unknown."""
+        """Return for each of `probes` a number that changes when its subject has been active, None if unknown."""
         start, moment = time.monotonic(), time.time()
         wanted = {probe for probe in probes if probe is not None}
         if any(probe.below for probe in wanted):
@@ -79,19 +79,19 @@ class Activity:
         return now
 
     def is_tired(self) -> bool:
-        """Return whether to look again only in a moment, so that looking takes a small part of the time."""
+        """Return whether to wait a moment before examining again, to limit the time spent on it."""
         return time.monotonic() < self._rests_until
 
     def processes(self, probe: Probe) -> list[int]:
-        """Return the processes to which `probe` belongs, as they were last looked at."""
+        """Return the processes of `probe`, as last examined."""
         below = self._started.below(probe.pid)
         return below if probe.below else [probe.pid, *below]
 
     def may_have_acted(self, probe: Probe | None, begin: float, end: float, grace: float = 0) -> bool:
-        """Return whether the subject of `probe` may have done anything from `begin` to `end`, in s since the epoch.
+        """Return whether the subject of `probe` may have been active from `begin` to `end`, in s since the epoch.
 
-        It has not where the last sample before equals the first one after.  The sample before is older by `grace`, in
-        seconds, if there is such a one.
+        It was not if the last sample before equals the first one after.  Use a sample before that is older by `grace`
+        seconds, if there is one.
         """
         before: int | None = None
         for moment, done in self._samples.get(probe, ()) if probe is not None else ():
@@ -103,9 +103,9 @@ class Activity:
 
 
 class Started:
-    """The processes that others have started, and again those of these.
+    """The descendants of processes.
 
-    One whose parent has ended still counts to the one that started that, if it was seen before.
+    If the parent of a descendant has ended, the descendant is still counted, provided that it was seen before.
     """
 
     def __init__(self) -> None:
@@ -113,11 +113,11 @@ class Started:
         self._time = -math.inf
 
     def refresh(self) -> None:
-        """Look which processes there are."""
+        """Examine the processes that exist."""
         if not _HAS_PROC:
             return
         now = time.monotonic()
-        # Numbers are used again, after a while.
+        # Numbers are used again after a while.
         known = self._parents if now - self._time < _KNOWN_S else {}
         self._time = now
         there = {int(name) for name in os.listdir("/proc") if name.isdigit()}
@@ -130,7 +130,7 @@ class Started:
         self._parents = {pid: living(known[pid]) if pid in known else parent_of(pid) for pid in there}
 
     def below(self, pid: int) -> list[int]:
-        """Return the processes that `pid` has started, and these, and so on."""
+        """Return the descendants of `pid`."""
         children: dict[int, list[int]] = {}
         for child, parent in self._parents.items():
             children.setdefault(parent, []).append(child)
@@ -143,7 +143,7 @@ class Started:
         return found
 
     def run(self, pid: int) -> int | None:
-        """Return a number that changes once any process below `pid` has run, None where that is unknown."""
+        """Return a number that changes when any process below `pid` has run, None if unknown."""
         if not _HAS_PROC:
             return None
         state: list[tuple[int, bytes]] = []
@@ -158,7 +158,7 @@ class Started:
 def started_in(turn: str) -> list[int]:
     """Return the processes that the shell of Qwen Code has started in the turn whose prompt has the id `turn`.
 
-    It marks them in their environment; on Linux only.
+    Qwen Code marks them in their environment.  Linux only.
     """
     mark = b"QWEN_CODE_PROMPT_ID=" + turn.encode()
     found: list[int] = []
@@ -176,16 +176,16 @@ def written_files(pid: int) -> list[bytes]:
         for number in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 path = os.readlink(os.fsencode(f"/proc/{pid}/fd/{number}"))
-                # The right to write is one of the link's own.
+                # The permission to write is that of the link itself.
                 if path.startswith(b"/") and os.lstat(f"/proc/{pid}/fd/{number}").st_mode & stat.S_IWUSR:
                     found.append(path)
     return found
 
 
 def written_by(pid: int) -> int | None:
-    """Return how much process `pid` has written so far, to files, terminals or connections; None where nobody knows.
+    """Return the bytes that process `pid` has written so far, to files, terminals or connections; None if unknown.
 
-    A CLI at work draws, writes its logs and calls the model; one that waits for the user does nothing of the kind.
+    A working CLI draws, writes its logs and calls the model; one that waits for the user does none of this.
     """
     with suppress(psutil.Error, OSError, AttributeError):
         return psutil.Process(pid).io_counters().write_chars
@@ -193,7 +193,7 @@ def written_by(pid: int) -> int | None:
 
 
 def last_input(pid: int) -> int | None:
-    """Return when process `pid` last read what was typed in its terminal, in ms since the epoch; None without one.
+    """Return when process `pid` last read input in its terminal, in ms since the epoch; None without a terminal.
 
     Linux rounds down to 8 seconds.
     """

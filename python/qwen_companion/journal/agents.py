@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may be writing below a root: CLIs with hooks, without them, and agents of a daemon."""
+"""The agents that may write below a root: CLIs with hooks, CLIs without them, and agents of a daemon."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from qwen_companion.processes import age_of
 from qwen_companion.threads import in_thread
 
 ARRIVAL_S = 10.0
-"""How long before a CLI is seen first it may have started for its changes since then to be its own."""
+"""Seconds before a CLI was first seen during which it may have started; later changes may then be its own."""
 
 MissedReview = Callable[[KnownSession, str, bool], bool]
 """Returns, in a thread, whether a CLI has changed a file, which may be open in Emacs, without a wanted review.
 
-The session need have no more than the process of the CLI.
+Of the session, only the process of the CLI needs to be known.
 """
 
 
 class Agents:
-    """All methods are for the event loop, if they do not say otherwise."""
+    """The known agents.  Call its methods on the event loop, unless they say otherwise."""
 
     def __init__(self, missed_review: MissedReview) -> None:
         """Begin with no agent."""
         self._missed_review = missed_review
         self.activity = Activity()
         self.pids: dict[str, int] = {}
-        """The processes of CLIs that call hooks, by their sessions; negative for one at another place."""
+        """The processes of CLIs that call hooks, by session; a negative number for a remote one."""
         self.entered: dict[str, str] = {}
-        """The worktrees that agents have entered by a tool, by their sessions: hooks go on naming the project."""
+        """The worktrees that agents have entered by a tool, by session: their hooks still name the project."""
         self.connected: dict[str, str | None] = {}
-        """The connected CLIs, by their sessions."""
+        """The connected CLIs, by session."""
         self.silent: dict[str, SilentCli] = {}
         self.arriving: dict[str, SilentCli] = {}
-        """CLIs that may call hooks and have called none yet."""
+        """CLIs that may call hooks and have not called one yet."""
         self.chats: dict[str, ChatWork] = {}
 
     def workers(self, root: Root) -> list[Worker]:
@@ -53,21 +53,21 @@ class Agents:
                 running = root.running.get(call.session)
                 worker = Worker(call.session, call.tool, running, probe, call.agent, runs_tool=True, begin=call.begin)
                 found.append(worker)
-        # CLIs with hooks write mostly by the tools that these report.
+        # CLIs with hooks write mostly by tools that these report.
         agents = self.agents_of_chats(root) if self.chats else {}
         probe = Probe(next(iter(agents.values())).peer.pid) if len(agents) == 1 else None
         for session, running in root.running.items():
             work = self.chats.get(session)
             begin = running.begin
             if work is not None and running.row.source == CHAT:
-                # Events may come later than the writes they report.
+                # Events may arrive later than the writes that they report.
                 found += [Worker(session, tool, running, runs_tool=True, begin=begin) for _, tool in work.tools] or [
                     Worker(session, DISK, running, probe, is_lost=work.is_lost, begin=begin)
                 ]
             elif running.row.pid is not None and session not in self.silent:
                 found.append(Worker(session, DISK, running, Probe(running.row.pid), begin=begin))
             elif self.pids.get(session, 0) < 0:
-                # At another place nobody looks at processes.
+                # The processes of remote CLIs are not examined.
                 found.append(Worker(session, DISK, running, begin=begin))
         for running in root.left:
             session, begin = running.row.session, running.begin
@@ -75,36 +75,36 @@ class Agents:
         return [*found, *(_worker(root, key, cli, key in agents) for key, cli in self.silent_in(root))]
 
     def at_work(self, root: Root) -> list[Worker]:
-        """Return those that may be writing below `root` without a hook that tells of the file."""
+        """Return the agents that may be writing below `root` without a hook that reports the file."""
         return [worker for worker in self.workers(root) if worker.writes_by_itself]
 
     def probes_in(self, root: Root) -> list[Probe]:
-        """Return what to look at of the agents below `root`."""
+        """Return the probes of the agents below `root`."""
         return [worker.probe for worker in self.workers(root) if worker.probe is not None]
 
     def silent_in(self, root: Root) -> list[tuple[str, SilentCli]]:
         """Return the CLIs that work in `root` and call no hooks, with their keys.
 
-        Also of a prompt to one that may still call some no hook has told, once it is known from elsewhere.
+        Include a CLI that may still call some, if a prompt to it was not reported by a hook but became known elsewhere.
         """
         told = ((key, cli) for key, cli in self.arriving.items() if cli.conversation)
         return [(key, cli) for key, cli in (*self.silent.items(), *told) if cli.root is root]
 
     def agents_of_chats(self, root: Root) -> dict[str, SilentCli]:
-        """Return those of the CLIs of `silent_in` that may be agents of a daemon, by their keys."""
-        # These have no terminal, and are of this machine.
+        """Return those CLIs of `silent_in` that may be agents of a daemon, by their keys."""
+        # These have no terminal, and run on this machine.
         return {
             key: cli for key, cli in self.silent_in(root) if cli.peer.place is None and last_input(cli.peer.pid) is None
         }
 
     def is_watched(self, root: Root) -> bool:
-        """Return whether anybody may be at work below `root`."""
+        """Return whether any agent may be working below `root`."""
         return bool(root.running or root.calls or root.left or self.silent_in(root))
 
     # --- CLIs that call no hooks ---
 
     async def check_quiet(self, root: Root) -> bool:
-        """End the turns of CLIs that have done nothing for a while; return whether anybody has done something."""
+        """End the turns of CLIs that have been inactive for a while; return whether any has been active."""
         busy = False
         for key, cli in self.silent_in(root):
             done = (await in_thread(root.record.site.work_of, cli.peer)).written
@@ -117,7 +117,7 @@ class Agents:
         return busy or any(key not in self.silent for key in root.running)
 
     def _finish(self, root: Root, number: int, cli: SilentCli) -> None:
-        # By now it may have written more.
+        # It may have written more by now.
         root.finish(number, cli.written)
 
     def recorded_tool(self, root: Root, cli: KnownSession, path: bytes, tool: str) -> str:
@@ -129,10 +129,10 @@ class Agents:
         return UNREVIEWED if self._missed_review(cli, name, name in root.record.visited) else tool
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
-        """Return the turn of `cli` for a change: the last, or a new one if it has got a prompt since."""
+        """Return the turn of `cli` for a change: the last, or a new one if it has received a prompt since."""
         row = cli.turn
         if row is not None and root.record.store.turn(row.id) is None:
-            # Nothing of it was recorded, or that was forgotten.
+            # The turn recorded nothing, or was pruned.
             cli.prompt, row = cli.prompt or row.text, None
         typed = root.record.site.work_of(cli.peer).typed
         prompt, cli.prompt = cli.prompt, ""
@@ -148,7 +148,7 @@ class Agents:
         return row.id
 
     def _goes_on(self, root: Root, cli: SilentCli, row: TurnRow) -> None:
-        """Note that the turn `row` of `cli` goes on; end it if the CLI has gone meanwhile."""
+        """Note that the turn `row` of `cli` continues; end it if the CLI has ended meanwhile."""
         key = key_of(cli.peer)
         cli.turn, cli.written = row, now_ms()
         if key not in self.silent:
@@ -165,7 +165,7 @@ def _worker(root: Root, key: str, cli: SilentCli, serves_chats: bool) -> Worker:
 
 
 def clis_of(sessions: Sequence[KnownSession], known: Mapping[str, SilentCli]) -> list[SilentCli]:
-    """Return the CLIs of `sessions` with a process; those of `known` as they are."""
+    """Return the CLIs of `sessions` with a known process; reuse the entries of `known`."""
     return [
         known.get(key_of(session.peer)) or SilentCli(session, session.peer, _since(session.peer), time.time())
         for session in sessions
@@ -174,6 +174,6 @@ def clis_of(sessions: Sequence[KnownSession], known: Mapping[str, SilentCli]) ->
 
 
 def _since(peer: Peer) -> float:
-    """Return the time since which changes may be those of a CLI that is seen for the first time."""
+    """Return the time since which changes may be by a CLI that was not seen before."""
     age = age_of(peer.started)
     return time.time() - (age if age is not None and age <= ARRIVAL_S else 0)

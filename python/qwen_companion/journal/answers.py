@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Emacs asks of one root's record: its turns, the files changed in them, texts, and whose each line is."""
+"""Answers to Emacs about one root's record: its turns, the changed files, texts, and the author of each line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GONE = "its text is not kept any more"
 
 
 class RecordError(CompanionError):
-    """A request about the record cannot be answered; the text says why."""
+    """A request about the record cannot be answered; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class Scope:
 
 @dataclass(frozen=True)
 class Summary:
-    """A turn as Emacs is told of it, with all its `files`."""
+    """A turn as it is sent to Emacs, with all its `files`."""
 
     turn: Turn
     files: dict[str, ChangedFile]
 
 
 class Answers:
-    """Its methods wait for the disk, and may be called in any thread."""
+    """The answers about one root.  Its methods block on disk I/O and are thread-safe."""
 
     def __init__(self, root: str, names: Names, store: Store, files: Files) -> None:
-        """`root` is the directory as Emacs has it."""
+        """`root` is Emacs's name of the directory."""
         self._root = root
         self._names = names
         self._store = store
@@ -56,7 +56,7 @@ class Answers:
         self._nets = Nets(store, files)
         self.origins = Origins(store, files)
         self._known: dict[tuple[int, bytes], tuple[int, ChangedFile]] = {}
-        """Files of turns, each with the number of its last write."""
+        """By turn, its files, each with the number of its last write."""
 
     def turns(self) -> list[int]:
         """Return the numbers of all turns that have changes or notes."""
@@ -112,7 +112,7 @@ class Answers:
     def files(self, scope: Scope) -> list[ChangedFile]:
         """Return the files changed in `scope`.
 
-        :raises RecordError: when that fails
+        :raises RecordError: if that fails
         """
         if scope.kind == "commit":
             return [self._file(net, net.path, []) for net in with_renames(self._since_commit()) if net.kind]
@@ -129,11 +129,11 @@ class Answers:
         return [*(self._file(net, net.path, turns) for net in with_renames(nets)), *(f for f in lost if f.kind)]
 
     def texts(self, files: Sequence[tuple[str, str | None]], scope: Scope) -> Iterator[Net | RecordError]:
-        """Yield the change in `scope` of each of `files`: its path, and the one that `files` has told it was before.
+        """Yield the change in `scope` of each of `files`, given by its path and its name before a rename.
 
-        Yield an error where there is none.
+        If it has no change, yield an error.
 
-        :raises RecordError: when the scope is not recorded
+        :raises RecordError: if the scope is not recorded
         """
         if scope.kind == "commit":
             changed = {net.path: net for net in with_renames(self._since_commit())}
@@ -149,21 +149,21 @@ class Answers:
             if net is None:
                 yield RecordError(_GONE)
             elif old is None and any(each.path == path and each.previous for each in with_renames([*gone, net])):
-                # To delete it would be to undo half of the move.
+                # Deleting it would undo half of the move.
                 yield RecordError("its name before is not valid UTF-8; move it back in a shell")
             else:
                 is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
                 yield renamed(old, net) if old is not None and is_moved else net
 
     def linked(self, scope: Scope) -> set[int | None]:
-        """Return the inodes of the files that have got names of others in `scope`, or since."""
+        """Return the inodes of the files that were given names of other files in `scope` or since."""
         turns = self._turns_in(scope)
         return {inode_at(path) for path in self._store.linked(min(turns))} if turns else set()
 
     def spans(self, path: str) -> list[tuple[int, int, str, bool]]:
-        """Return which lines of `path` are an agent's: the first, their number, the turn, and whether it was seen.
+        """Return the lines of `path` by agents: the first line, their number, the turn, and whether the user saw them.
 
-        A number of 0 stands for lines that were deleted before that line.
+        A number of 0 means lines that were deleted before that line.
         """
         name = self._names.name_in(path)
         text = None if name is None or not self._store.is_known(name) else self.origins.of(name)
@@ -171,7 +171,7 @@ class Answers:
             return []
         found = [(line, count, turn) for line, count, turn in text.runs if turn > BEFORE]
         found += [(gap + 1, 0, turn) for gap, turn in text.gaps.items()]
-        # Each read by itself would be a transaction.
+        # Reading them one by one would take a transaction each.
         with self._store.database.transaction():
             turns = {write.turn for write in self._store.writes(name) if write.turn is not None}
             seen = {turn: self._seen(turn, name).whole for turn in turns}
@@ -181,10 +181,10 @@ class Answers:
     def line_origins(self, path: str, data: bytes | None) -> tuple[list[tuple[int, int, int]], list[LineOrigin]]:
         """Return the runs of lines of `path` with one origin, and these origins.
 
-        A run is its first line, the number of lines, and which of the origins; lines from before the journal are in
-        none.  `data` are the bytes of the file, by default those on the disk.
+        A run is its first line, the number of lines, and the index of its origin.  Lines from before the journal are in
+        no run.  `data` are the bytes of the file, by default those on the disk.
 
-        :raises RecordError: where the file is not below the root, or has no lines to compare
+        :raises RecordError: if the file is not below the root, or has no lines to compare
         """
         name = self._names.name_in(path)
         text = None if name is None else self.origins.of(name, data)
@@ -195,7 +195,7 @@ class Answers:
         for origin in dict.fromkeys(origin for _, _, origin in text.runs if origin != BEFORE):
             turn = turn_behind(origin)
             identifier = self._names.identifier(turn) if turn in known else None
-            # What an agent wrote in a turn that is forgotten is nobody's.
+            # An agent's lines from a turn that was pruned have no author.
             if origin < BEFORE or identifier is not None:
                 found[origin] = LineOrigin(AGENT if origin > BEFORE else USER, identifier)
         indices = {origin: index for index, origin in enumerate(found)}
@@ -203,7 +203,7 @@ class Answers:
         return runs, list(found.values())
 
     def prompt(self, identifier: str, environ: Mapping[str, str]) -> tuple[TurnOrigin, str] | None:
-        """Return who worked in the turn that Emacs calls `identifier`, and its whole prompt; None for none of ours.
+        """Return the origin of the turn with the `identifier`, and its whole prompt; None for a turn of another record.
 
         Plans are kept in the directories of `environ`.
         """
@@ -217,13 +217,13 @@ class Answers:
         return replace(origin, plan=plan), prompt
 
     def turn_origin(self, turn: TurnRow) -> tuple[TurnOrigin, str]:
-        """Return who worked in `turn`, and its whole prompt."""
+        """Return the origin of `turn`, and its whole prompt."""
         models = tuple(usage.model for usage in self._store.usage(turn.id) if usage.model)
         origin = TurnOrigin(self._names.identifier(turn.id), turn.session, turn.client, turn.start, models)
         return origin, self._store.prompt(turn.id).replace("\0", " ")
 
     def mark(self, number: int, path: str | None, hunks: Sequence[str], seen: bool) -> None:
-        """Note that the user has `seen` of a turn: `hunks` of the file `path`, or all of it, or of all its files."""
+        """Record what the user has `seen` of a turn: `hunks` of the file `path`, the whole file, or all files."""
         name = None if path is None else self._told_name(path)
         for each in self._store.paths([number]) if name is None else [name]:
             row = self._seen(number, each)
@@ -238,7 +238,7 @@ class Answers:
     # --- Inside ---
 
     def _told_name(self, path: str) -> bytes | None:
-        """Return the name of `path`, as Emacs was told of it, in the record."""
+        """Return the name in the record of `path`, a name that was sent to Emacs."""
         told = self._names.told(path)
         return told if told is None or self._store.is_known(told) else self._names.name_in(path)
 
@@ -263,7 +263,7 @@ class Answers:
         return any(not self._seen(turn, path).whole for turn in turns if turn in there)
 
     def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
-        """Return `net` of `path` as Emacs is told of it; its kind is "" where there is nothing to tell."""
+        """Return `net` of `path` as it is sent to Emacs; its kind is "" if nothing has changed."""
         if net is None:
             name = self._names.name_out(path)
             return ChangedFile(name or "", "modified" if name else "", binary=True)
@@ -275,7 +275,7 @@ class Answers:
         )
 
     def _seen(self, turn: int, path: bytes) -> SeenRow:
-        """Return the marks; a mark of a whole file ends when the file changes."""
+        """Return the mark on `path` in `turn`; the mark of a whole file expires when the file changes."""
         row = self._store.seen(turn, path)
         last = self._last(turn, path)
         return SeenRow(last, row.whole and row.digest == last, row.hunks)
@@ -292,7 +292,7 @@ class Answers:
 
 
 def changed_file(net: Net, names: Names) -> ChangedFile:
-    """Return `net` as Emacs is told of it; its kind is "" where there is nothing to tell."""
+    """Return `net` as it is sent to Emacs; its kind is "" if nothing has changed."""
     name = names.name_out(net.path)
     kind = net.kind if name is not None else None
     added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)

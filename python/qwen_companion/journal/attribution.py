@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whose a change is: the agents that may have made it when it was made, as far as hooks, disk and processes tell.
+"""Attribute changes to agents, by hooks, the times of files and the activity of processes.
 
-The time of a change is that of the file where the system tells it, else that of the event of the disk, else any time
-since the last look.  The order in which news arrive does not matter.
+The time of a change is that of the file if the system knows it, else that of the event of the disk, else any time since
+the last scan.  The order in which reports arrive does not matter.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from qwen_companion.journal.store import CHAT
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
 GRACE_S = 0.5
-"""How long before or after a change a CLI may do something itself, of which a child has made the change, in seconds."""
+"""Seconds before or after a change within which a CLI is active itself if its child process has made the change."""
 
 _SHARED = "what another agent may have changed instead is in a turn of both"
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The file `path` has changed at `time`, in seconds since the epoch, as far as its site tells.
+    """The file `path` has changed at `time`, in seconds since the epoch, as far as its site knows.
 
-    Unless that `is_exact`, it may have been another time.
+    Unless it `is_exact`, the time may be another one.
     """
 
     path: bytes
@@ -42,26 +42,26 @@ class Changed:
 
 
 class Attribution:
-    """Looks at files, and gives what has changed to agents.
+    """Scans the files and attributes the changes to agents.
 
-    The methods are for the event loop, if they do not say otherwise.
+    Call its methods on the event loop, unless they say otherwise.
     """
 
     def __init__(self, roots: Roots, agents: Agents) -> None:
-        """Give changes in `roots` to `agents`."""
+        """Attribute changes in `roots` to `agents`."""
         self._roots = roots
         self._agents = agents
 
     def look(self, root: Root, until: float | None = None, skip: Callable[[bytes], bool] = lambda _: False) -> None:
-        """Have all files of `root` looked at but those to `skip`.
+        """Schedule a scan of all files of `root` except those to `skip`.
 
-        A change whose time nothing tells was made by those at work before `until`, in seconds since the epoch, None for
-        now.
+        A change of unknown time is attributed to the agents that worked before `until`, in seconds since the epoch,
+        None for now.
         """
         root.do(self._scan, root, time.time() if until is None else until, skip)
 
     def _scan(self, root: Root, asked: float, skip: Callable[[bytes], bool]) -> None:
-        """Look at all files, as was `asked` at that time.  A job of the root."""
+        """Scan all files, as requested at the time `asked`.  A job of the root."""
         since, root.looked = root.looked, time.time()
         trees = self._roots.worktrees_in(root)
 
@@ -75,19 +75,19 @@ class Attribution:
         anyio.from_thread.run_sync(root.witness.forget, root.looked)
 
     def found_before(self, root: Root, changed: Changed, found: Loaded | TooLargeError | OSError | None) -> None:
-        """Record what was `found` before a tool that writes it in a `changed` file.  A job of the root."""
+        """Record what was `found` in a `changed` file before a tool writes it.  A job of the root."""
         since, asked = min(root.looked, changed.time), time.time()
         root.keep(changed.path, found, lambda _: self._causes(root, [changed], since, asked))
 
     def changed(self, root: Root, path: bytes) -> Changed:
-        """Return when the file `path` has changed last.  In any thread."""
+        """Return when the file `path` was last changed.  Thread-safe."""
         site = root.record.site
-        # When a file was deleted, and when one at a place changed, is not known as exactly.
+        # The time of a deletion, and of a remote change, is less exact.
         is_exact = isinstance(site, ThisMachine) and site.stamp(path) is not None
         return Changed(path, site.changed_at(path), is_exact)
 
     def revise(self, root: Root, since: float) -> None:
-        """Give changes made `since` that time that were found to those of whose work was told later.
+        """Attribute scanned changes made since `since` to agents whose activity was reported later.
 
         A job of the root.
         """
@@ -102,10 +102,10 @@ class Attribution:
                     root.record.store.hand_over([write], turn, number)
                     root.changed |= {turn, number}
 
-    # --- Who may have made a change ---
+    # --- Possible authors ---
 
     def _causes(self, root: Root, changes: Sequence[Changed], since: float, asked: float) -> Sequence[Cause]:
-        """Return the causes of `changes`, which were made from `since` until `asked`."""
+        """Return the causes of `changes`, which were made between `since` and `asked`."""
         authors = anyio.from_thread.run_sync(self._authors, root, changes, since, asked)
         return [self._cause(root, each.path, its) for each, its in zip(changes, authors, strict=True)]
 
@@ -119,13 +119,13 @@ class Attribution:
         found: list[Sequence[Worker]] = []
         for changed in changes:
             told = root.witness.take(changed.path)
-            # One that has moved with its directory keeps its time, and the clock of the disk may be another one.
+            # A file that has moved with its directory keeps its time, and the disk may have another clock.
             is_likely = since - TICK_S <= changed.time <= now
             if is_exact := changed.is_exact and is_likely:
                 begin, end = changed.time, changed.time + TICK_S
             else:
                 begin, end = (since, asked) if told is None else (told.begin, told.end)
-            # A tool may have begun within the tick; nobody writes as soon after a prompt.
+            # A tool may have begun within the tick; nobody writes that soon after a prompt.
             there = [
                 each
                 for each in workers
@@ -147,7 +147,7 @@ class Attribution:
     ) -> Sequence[Worker]:
         """Return those of `workers` that may have written between `begin` and `end`, the likeliest first.
 
-        Those that have done something between `heard` and `now` are likelier.
+        Those that were active between `heard` and `now` are likelier.
         """
         acts = self._agents.activity.may_have_acted
         if tools := [each for each in workers if each.runs_tool]:
@@ -158,7 +158,7 @@ class Attribution:
             for each in workers
             if each.probe is None
             or (
-                # A chat tells of the other work of its agent.
+                # A chat reports the other work of its agent.
                 acts(each.probe, begin, end)
                 if each.probe.below or each.serves_chats
                 else acts(each.probe, begin, later, GRACE_S)
@@ -166,7 +166,7 @@ class Attribution:
         ]
         if tools:
             return acted or tools
-        # Nobody tells of the tools of a lost chat.
+        # Nothing reports the tools of a lost chat.
         goes_on = [each for each in acted if acts(each.probe, heard, now) and not (each.is_lost and each.probe is None)]
         if goes_on:
             acted = [*goes_on, *(each for each in acted if each.is_lost and each not in goes_on)]
@@ -191,15 +191,15 @@ class Attribution:
         return root.shared(numbers, _SHARED) if len(numbers) > 1 else next(iter(numbers), None)
 
     def _number(self, root: Root, worker: Worker) -> int | None:
-        """Return the number of the turn of `worker`, which is begun if need be."""
+        """Return the number of the turn of `worker`; begin it if necessary."""
         if worker.cli is not None:
             return self._agents.turn_of_silent(root, worker.cli)
         return None if worker.running is None else root.begin(worker.running)
 
-    # --- News of the disk ---
+    # --- Events of the disk ---
 
     def look_at_processes(self, root: Root) -> None:
-        """Read the news of the disk, and who may have caused them, before it is another one that may."""
+        """Read the events of the disk with their possible authors, before another agent may be one."""
         if root.watch is None:
             return
         at_work = self._agents.at_work(root)
@@ -210,7 +210,7 @@ class Attribution:
         root.witness.conclude(at_work)
 
     def disk_changed(self, root: Root, paths: Collection[bytes] | None) -> None:
-        """Note that `paths` below `root` have changed, or with None, files that are not known."""
+        """Note that `paths` below `root` have changed; None means unknown files."""
         if paths is None:
             root.witness.forget()
         if root.news is None:

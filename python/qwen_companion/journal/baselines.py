@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The files below a root before an agent worked, and their differences now.
 
-The first baseline lists all files and keeps the bytes of those that the user's repository cannot give back.  From then
-on only what has changed is looked at.
+The first baseline lists all files and keeps the bytes of those that the user's repository cannot restore.  Later scans
+look only at changed files.
 
-Undoing relies on this: after a turn is undone, each path is as it was before the turn, with the user's own later edits,
-or untouched, and never less than both.  So a change is an agent's only if it is known what was there before.  A file
-that is found for the first time counts as made since the last look only if it cannot have been left out then (see
-`last_look`) and was not renamed from a place of which nothing is recorded.  Else it is nobody's, and recorded from then
-on.
+Undoing relies on this: after a turn is undone, each path is as before the turn, with the user's own later edits, or
+untouched, and never less than both.  So a change is attributed to an agent only if its previous state is known.  A file
+that is found for the first time counts as created since the last scan only if that scan cannot have skipped it (see
+`last_look`), and if no unrecorded file was renamed to it.  Otherwise it has no author, and is recorded from then on.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ from qwen_companion.journal.versions import (
 )
 
 _MANY = 1000
-"""Of more changes at once, bytes that the user's repository has are not copied: another branch was checked out."""
+"""With more changes at once, bytes in the user's repository are not copied: another branch was checked out."""
 
 _UNKNOWN = Version("", 0)
 
 Keep = Callable[[Sequence[Change]], None]
-"""Keeps changes for good."""
+"""Stores changes permanently."""
 
 
 class UnknownBeforeError(CompanionError):
-    """A file was left out at the last look, or was not at its place."""
+    """A file was skipped by the last scan, or was at another path."""
 
     def __init__(self) -> None:
         super().__init__("it may have been there before, and its earlier text is not known")
 
 
 FAILURES = (GitError, LimitError, StoreError, OSError)
-"""Errors that keep changes from being recorded."""
+"""Errors that prevent changes from being recorded."""
 
 
 def reason_of(error: Exception) -> str:
@@ -68,7 +67,7 @@ def reason_of(error: Exception) -> str:
 
 
 class Baseline:
-    """Follows the files below one root.  Its methods wait for git and the disk, and must not overlap."""
+    """Follows the files below one root.  Its methods block on git and the disk, and must not overlap."""
 
     def __init__(self, directory: str, root: str, environ: Mapping[str, str], store: Store, rules: RecordRules) -> None:
         """`root` is a true name; indexes are kept in `directory`."""
@@ -78,7 +77,7 @@ class Baseline:
         self._last_look = os.path.join(directory, "last-look")
         top = repository.top if (repository := find_repository(root)) else root
         last = load_last_look(self._last_look)
-        # Where a repository was made around the root, or removed, the indexes have other names.
+        # If a repository was created around the root, or removed, the indexes have other names.
         last = last if last is not None and last.top == top else None
         self.indexes = Indexes(directory, root, environ, self._contents, last.repositories if last is not None else {})
         self._evidence = Evidence(last, rules)
@@ -89,7 +88,7 @@ class Baseline:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all files have been looked at once."""
+        """Whether the first scan is complete."""
         return self._evidence.last is not None
 
     def directories(self) -> set[bytes]:
@@ -104,9 +103,9 @@ class Baseline:
         return self._rules.own_directory(os.fsdecode(name)) is None
 
     def take(self, record: Keep, skip: Skip = lambda _path: False) -> Found:
-        """Look at all files but those to `skip`, and `record` the changes; the first time there are none.
+        """Scan all files except those to `skip`, and `record` the changes; the first scan has none.
 
-        :raises GitError, LimitError, StoreError, OSError: when that fails
+        :raises GitError, LimitError, StoreError, OSError: if that fails
         """
         self._rules.refresh()
         self._evidence.moved, self._evidence.missed = self._evidence.missed, set()
@@ -127,7 +126,7 @@ class Baseline:
                 try:
                     self._compare(look, found, record)
                 except GitError:
-                    # The next look finds its files with the repository around it.
+                    # The next scan finds its files in the repository around it.
                     if not self.indexes.is_gone(look.index.top):
                         raise
         if anew:
@@ -136,7 +135,7 @@ class Baseline:
         return found
 
     def _close_gaps(self) -> None:
-        """Note what has become of recorded files while there was no baseline, as nobody's."""
+        """Record the state of the files after a time without a baseline, with no author."""
         for path in self._store.written():
             with suppress(OSError, TooLargeError):
                 last = self._store.writes(path)[-1].after
@@ -152,9 +151,9 @@ class Baseline:
         self._evidence.last = last
 
     def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
-        """Return the change from the last record of `path` to `loaded`, its contents now; keep the bytes.
+        """Return the change from the last record of `path` to `loaded`, its contents now; store the bytes.
 
-        Return None without a change, or where the file is not to be recorded.
+        Return None without a change, or if the file is not to be recorded.
         """
         if self._evidence.last is not None and not self.indexes.all():
             self.indexes.open_all()
@@ -181,11 +180,11 @@ class Baseline:
         return Change(path, before, after, known)
 
     def records(self, paths: Sequence[bytes]) -> bool:
-        """Return whether each of the files `paths` is recorded, by now or by the next look.
+        """Return whether all the files `paths` are recorded, now or by the next scan.
 
-        One that is not there counts if it would be.
+        A missing file counts as recorded if it would be.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         if self._evidence.last is None or self._rules.excluded(paths):
             return False
@@ -202,7 +201,7 @@ class Baseline:
         return recorded and not any(index.ignores(*names) for index, names in new.items())
 
     def _compare(self, look: Look, found: Found, record: Keep) -> None:
-        """Add the changes in `look` to `found`, and take its files into the index."""
+        """Add the changes in `look` to `found`, and update the index with its files."""
         index, paths = look.index, look.paths
         linked = _linked(index, paths)
         there: dict[bytes, Version] = {}
@@ -216,7 +215,7 @@ class Baseline:
                 try:
                     item = self.load(name, _algorithm_of(before, index.algorithm))
                 except (OSError, TooLargeError) as error:
-                    # What it is now will not be known when it can be recorded again.
+                    # Its state will be unknown when it can be recorded again.
                     gone.append(path)
                     self._evidence.listed.pop(name, None)
                     if self._evidence.is_newer(name):
@@ -240,21 +239,21 @@ class Baseline:
             record(changes)
             found.changes += [change for change in changes if change.known]
         start = time.time()
-        # Last: files that the index takes for unchanged are not read again.
+        # Last: files that are unchanged in the index are not read again.
         self._take_in(look, there, gone)
         for name in (index.prefix + path for path in there):
             with suppress(OSError):
                 self._modes.note_if_new(name, os.lstat(name), start)
 
     def _take_in(self, look: Look, there: Mapping[bytes, Version], gone: Sequence[bytes]) -> None:
-        """Take the files of `look` into its index: those `there`, with git's modes, and those `gone`."""
+        """Update the index of `look`: add the files `there`, with git's modes, and remove those `gone`."""
         index = look.index
         if any(path not in look.listing.gone and index.prefix + path not in self._evidence.listed for path in gone):
-            # It has moved between the list and its inode.
+            # It was moved after it was listed and before its inode was read.
             self._evidence.missed |= self._evidence.moved_from(index)
         names = [index.prefix + path for path in gone]
         if self._evidence.observed is not None:
-            # Git may fail half way: the index knows what is not recorded.
+            # Git may fail half way: then the index has entries that are not recorded.
             self._evidence.observed.update(index.prefix + path for path in look.paths)
         index.update(list(there))
         index.drop(gone)
@@ -267,16 +266,16 @@ class Baseline:
         self._evidence.missed.update(self._evidence.listed[name] for name in names if name in self._evidence.listed)
 
     def load(self, name: bytes, algorithm: str = "") -> Loaded | None:
-        """Return the file `name`, with a digest by `algorithm` or that of the root; None also for one behind a link.
+        """Return the file `name`, with a digest by `algorithm` or that of the root; None also for a file behind a link.
 
         :raises TooLargeError: for a file too large to record
-        :raises OSError: where it cannot be read
+        :raises OSError: if it cannot be read
         """
         return None if is_behind_link(name) else load(name, algorithm or self.indexes.algorithm)
 
 
 def _linked(index: Index, paths: Sequence[bytes]) -> set[bytes]:
-    """Return those of `paths` in whose place a name of another file has come."""
+    """Return those of `paths` that have become names of other files."""
     linked: set[bytes] = set()
     for path in paths:
         with suppress(OSError):
@@ -286,5 +285,5 @@ def _linked(index: Index, paths: Sequence[bytes]) -> set[bytes]:
 
 
 def _algorithm_of(version: Version | None, otherwise: str) -> str:
-    """Return by which algorithm `version` has its digest."""
+    """Return the algorithm of the digest of `version`."""
     return otherwise if version is None else algorithm_of(version.digest)

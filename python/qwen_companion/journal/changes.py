@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Combine writes: the agent's net change of a file, its size, its lines, and which files were renamed."""
+"""Combine writes: the agent's net change of a file, its size, its lines, and renames."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ STEPS = 300_000
 """Budget for comparing two texts, in steps of a microsecond."""
 
 MAX_COMPARED = 8 * 1024 * 1024
-"""Larger texts are not compared: their lines are not counted."""
+"""Largest text that is compared; lines of larger ones are not counted."""
 
 ALIKE = 0.5
-"""The part of its lines that a file has in common with the one it is renamed from."""
+"""Least part of common lines for a rename."""
 
 _MAX_PAIRS = 400
-"""Pairs of files that are compared to find which were renamed."""
+"""Most pairs of files that are compared to find renames."""
 
 _SNIFFED = 8000
-"""Bytes in which git looks for a zero to tell a binary file."""
+"""Bytes in which git searches for a zero to detect a binary file."""
 
 
 @dataclass(frozen=True)
 class Net:
-    """A file `before` and `after` the writes of agents; edits of others are in both, unless it is `mixed`."""
+    """A file `before` and `after` the writes of agents.  Edits of others are in both, unless it is `mixed`."""
 
     path: bytes
     before: Loaded | None
@@ -67,15 +67,15 @@ class Net:
 
 
 class MissingTextError(Exception):
-    """The bytes of a version are not there any more."""
+    """The bytes of a version are no longer available."""
 
 
 def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read: ReadText) -> Net | None:
-    """Return the net change of the turns `chosen` among `writes`, all those of one path in order.
+    """Return the net change of the turns `chosen` among `writes`, which are all writes of one path in order.
 
-    Up to the last of theirs, or `to_now`, to the last one of all.  None where they have none.
+    It ends with the last write of these turns, or with `to_now`, with the last of all.  None without such writes.
 
-    :raises MissingTextError: when the record no longer has a text
+    :raises MissingTextError: if the record no longer has a text
     """
     places = [index for index, write in enumerate(writes) if write.turn in chosen]
     if not places:
@@ -91,7 +91,7 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
         elif before == write.before:
             before, data = write.after, None
         elif before != write.after:
-            # The same edit in the file as it would be without the agent.
+            # The same edit, in the file without the agent's changes.
             found = moved(write, before, data, read)
             if found is None:
                 mixed = True
@@ -103,7 +103,7 @@ def net_of(writes: Sequence[Write], chosen: Collection[int], to_now: bool, read:
 
 
 def moved(write: Write, before: Version | None, data: bytes | None, read: ReadText) -> Loaded | None:
-    """Return `before`, whose bytes may be `data`, with the change that `write` made; None where it does not fit."""
+    """Return `before`, whose bytes may be `data`, with the change of `write` applied; None if it does not apply."""
     if write.before is None or write.after is None or before is None:
         return None
     mine = _load(before, read) if data is None else Loaded(before, data)
@@ -111,7 +111,7 @@ def moved(write: Write, before: Version | None, data: bytes | None, read: ReadTe
 
 
 def merged(base: Loaded, mine: Loaded, theirs: Loaded) -> Loaded | None:
-    """Return `mine` with the changes from `base` to `theirs`; None where they contradict each other."""
+    """Return `mine` with the changes from `base` to `theirs`; None if they conflict."""
     if LINK in (base.version.mode, mine.version.mode, theirs.version.mode):
         return None
     data = merged_bytes(base.data, mine.data, theirs.data)
@@ -122,7 +122,7 @@ def merged(base: Loaded, mine: Loaded, theirs: Loaded) -> Loaded | None:
 
 
 def merged_bytes(base: bytes, mine: bytes, theirs: bytes) -> bytes | None:
-    """Return `mine` with the changes from `base` to `theirs`; None where they contradict each other."""
+    """Return `mine` with the changes from `base` to `theirs`; None if they conflict."""
     # As characters: no byte is lost in any encoding.
     before, ours, new = (side.decode("latin-1") for side in (base, mine, theirs))
     result = merge(before, ours, new, Labels("", "", ""), Budget(STEPS))
@@ -140,12 +140,12 @@ def _load(version: Version, read: ReadText) -> Loaded:
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether `data` is no text, as git tells it; but UTF-16 with its mark is text."""
+    """Return whether `data` is binary, as git decides it, except that UTF-16 with its mark is text."""
     return b"\0" in data[:_SNIFFED] and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
 def sizes(net: Net) -> tuple[int, int, bool]:
-    """Return how many lines were added and deleted, and whether the file is binary, which has none."""
+    """Return the numbers of added and deleted lines, and whether the file is binary and has none."""
     sides = [b"" if side is None else side.data for side in (net.before, net.after)]
     if any(is_binary(side) or len(side) > MAX_COMPARED for side in sides):
         return 0, 0, True
@@ -155,7 +155,7 @@ def sizes(net: Net) -> tuple[int, int, bool]:
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return the lines of `data`, each with its end; they say nothing of its coding."""
+    """Return the lines of `data`, each with its end, independent of its encoding."""
     for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
         if data.startswith(mark):
             return split_lines(data.decode(name, "replace"))
@@ -166,7 +166,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def with_renames(nets: Iterable[Net]) -> list[Net]:
-    """Return `nets` with each pair of a deleted and an added file that are alike as one renamed file."""
+    """Turn each similar pair of a deleted and an added file of `nets` into one rename."""
     found = {net.path: net for net in nets if net.kind is not None}
     deleted = [net for net in found.values() if net.kind == "deleted"]
     added = [net for net in found.values() if net.kind == "added"]
@@ -177,7 +177,7 @@ def with_renames(nets: Iterable[Net]) -> list[Net]:
 
 
 def renamed(old: Net, new: Net) -> Net:
-    """Return the file that was deleted as `old` and added as `new` as one renamed file."""
+    """Return one rename for a file that was deleted as `old` and added as `new`."""
     writers = tuple(dict.fromkeys((*old.writers, *new.writers)))
     return replace(new, before=old.before, previous=old.path, writers=writers, mixed=old.mixed or new.mixed)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a CLI's own rewind did to files.  It writes them whole as they were, over what the user has saved since.
+"""The effects of a CLI's own rewind on files.  It restores whole files, over what the user has saved since.
 
-That is recorded in two steps: first the turns are undone, with the edits of all others kept, as an undo in Emacs would
-leave the file; then a turn of its own, of the source `rewind`, takes the rest.  So the latter is what the rewind took
-of the user's own, and to undo it brings that back.
+This is recorded in two steps.  First the turns are undone with the edits of others kept, as an undo in Emacs would do.
+Then a separate turn of the source `rewind` contains the rest, that is, the user's edits that the rewind overwrote.
+Undoing that turn restores them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from qwen_companion.journal.versions import Loaded, TooLargeError, Version
 from qwen_companion.local_ids import local_id
 
 _RECENT_MS = 60_000
-"""How long ago a CLI may have rewound its conversation for what it did to files to be looked for."""
+"""Age of a CLI's rewind up to which its effects on files are searched."""
 
 _LOOKS_S = (0.0, 0.3, 2.0)
-"""When the files are looked at after that is noticed: a daemon writes them after its record, within 20 ms by itself."""
+"""Seconds until the files are examined: a daemon writes them after its record, within 20 ms when idle."""
 
 _FILES_FIRST_S = 2
-"""How long before its record a CLI may have put the files back, by clocks in whole seconds."""
+"""Seconds by which the files may be restored before the record, by clocks in whole seconds."""
 
 
 class CliRewinds:
-    """Takes the rewinds that CLIs make by themselves.  All methods are for the event loop."""
+    """Handles the rewinds that CLIs make by themselves.  Call its methods on the event loop."""
 
     def __init__(self, roots: Roots, telling: Telling, tell_taken: Callable[[Summary], None]) -> None:
-        """`tell_taken` gets the turn with what a rewind took of the user's edits, after `telling` has told of it."""
+        """`tell_taken` is called with the turn of the overwritten edits of the user, after `telling` has sent it."""
         self._roots = roots
         self._telling = telling
         self._tell_taken = tell_taken
@@ -48,7 +48,7 @@ class CliRewinds:
         """By conversation."""
 
     async def take(self, rewind: CliRewind) -> None:
-        """Note the turns that a CLI has rewound, and look what it has done to their files if that was just now."""
+        """Note the turns that a CLI has rewound, and examine their files if that was just now."""
         name = self._roots.name_of(rewind.directory)
         if not self._roots.settings.journal or name is None or await self._roots.open(name, only_known=True) is None:
             return
@@ -56,7 +56,7 @@ class CliRewinds:
         for root in list(self._roots.by_name.values()):
             conversation = local_id("session", rewind.session)
             rows = await root.done(root.rewound, conversation, rewind.since, None, rewind.time) or ()
-            # Later, anybody may have written the files.
+            # Later, others may have written the files.
             if now_ms() - rewind.time < _RECENT_MS and self._roots.tasks is not None:
                 record = root.record
                 restored = Restored(record.store, record.nets, record.look, rewind.session, rows, rewind.time)
@@ -66,7 +66,7 @@ class CliRewinds:
         for wait in _LOOKS_S:
             await anyio.sleep(wait)
             if self._newest[rewind.session] is not rewind:
-                # The files are put back by a later one.
+                # A later rewind has restored the files.
                 return
             taken = await root.done(_take_back, root, restored)
             if taken is not None:
@@ -76,17 +76,16 @@ class CliRewinds:
 
 
 def _take_back(root: Root, restored: Restored) -> Summary | None:
-    """Record what has been put back; return the turn with what the rewind took, where that is news."""
+    """Record the restored files; return the turn of the overwritten edits, if it is new."""
     is_new = restored.record()
     root.changed.update(restored.changed)
     return root.record.answers.summary(restored.turn) if is_new and restored.turn is not None else None
 
 
 class Restored:
-    """The files that a CLI has put back.  Its methods wait for the disk, and may be called in any thread.
+    """The files that a CLI has restored.  Its methods block on disk I/O and are thread-safe.
 
-    `changed` are the numbers of the turns that are other ones now, and `turn` that of what the rewind took, None while
-    it took nothing.
+    `changed` are the numbers of the changed turns, and `turn` that of the overwritten edits, None while there are none.
     """
 
     def __init__(
@@ -98,9 +97,9 @@ class Restored:
         rows: Sequence[TurnRow],
         time: int,
     ) -> None:
-        """Take the turns `rows` of `session`, rewound at `time`, in ms; `look` returns the file at a path.
+        """Handle the turns `rows` of `session`, rewound at `time`, in ms; `look` returns the file at a path.
 
-        Also files are put back that the conversation has written only before these.
+        The CLI also restores files that the conversation has written only before these turns.
         """
         self._session = session
         self._store = store
@@ -114,12 +113,12 @@ class Restored:
         self.turn: int | None = None
 
     def record(self) -> bool:
-        """Look at the files, and record what has been put back; return whether the rewind took something."""
+        """Examine the files, and record the restored ones; return whether edits of the user were overwritten."""
         before = self.turn
         turns = self._store.turns()
         undos = Undos(turns)
         for path in self._store.paths(row.id for row in turns if row.session == self._session):
-            # What is written later where it has put one back is somebody else's.
+            # Later writes of a restored file are by others.
             if path not in self._put_back:
                 with suppress(OSError, TooLargeError):
                     self._record_file(path, self._look(path), undos)
@@ -131,24 +130,25 @@ class Restored:
         writes = self._store.writes(path)
         version = None if found is None else found.version
         if is_found := version == writes[-1].after:
-            # Somebody may have looked before the news of the rewind.
+            # A scan may have come before the report of the rewind.
             writes.pop()
         if _digest(version) not in {_digest(write.before) for write in writes} or (
             is_found and not self._store.forget_found(path, self._time // 1000 - _FILES_FIRST_S)
         ):
-            # It was not put back, or somebody else has written it.
+            # It was not restored, or somebody else has written it.
             return
         if found is not None:
             self._store.contents.put([(found.version.digest, found.data)])
         self._put_back.add(path)
         rows = [row for row in self._rows if any(write.turn == row.id for write in writes)]
-        # One may not be told from a later one that replaced its lines, but both together from the edits of others.
+        # A turn may be inseparable from a later one that replaced its lines, but both together may be separable from
+        # the edits of others.
         told = all(self._undo(path, row, undos.within([row.id])) for row in reversed(rows)) or self._undo(
             path, rows[0], self._all(rows)
         )
         last = self._store.writes(path)[-1].after
         if last is None and version is not None:
-            # Of a file that was gone nothing was taken, and to bring that back must not delete the file.
+            # Nothing was overwritten in a missing file, and restoring that must not delete the file.
             self._store.record([(path, last, version)], None, "", "")
             return
         if not told:
@@ -158,14 +158,14 @@ class Restored:
             self._store.record([(path, last, version)], self._own_turn(), REWIND, "")
 
     def _all(self, rows: Sequence[TurnRow]) -> Sequence[int]:
-        """Return the turns `rows`, what rewinds took that was brought back, and all that undid these."""
+        """Return the turns `rows`, restored edits of earlier rewinds, and all undos of these."""
         turns = self._store.turns()
         undos = Undos(turns)
         back = [turn.id for turn in turns if turn.source == REWIND and undos.of(turn.id)]
         return undos.within([*back, *(row.id for row in rows)])
 
     def _undo(self, path: bytes, row: TurnRow, turns: Sequence[int]) -> bool:
-        """Record `path` without the net change of `turns`, as an undoing of `row`; return whether that can be told."""
+        """Record `path` without the net change of `turns`, as an undo of `row`; return whether that can be computed."""
         last = self._store.writes(path)[-1].after
         try:
             found = self._nets.without(path, turns, last)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which lines of commits agents have written, as git notes: they hold in other clones, where no journal knows it.
+"""The lines of commits that agents have written, as git notes: these are valid in other clones, which have no journal.
 
 A note is one JSON object.  `version` is 1.  `turns` are objects with `session`, `client`, `models`, `start` in ms since
 the epoch, and `prompt`, its first line.  `files` has, by name, runs of lines of the file in that commit: each a list of
-the first line, from 1, the number of lines, the index of the turn, and true where the user has changed the lines since.
+the first line, from 1, the number of lines, the index of the turn, and true if the user has changed the lines since.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ REF = "refs/notes/qwen-companion"
 _VERSION = 1
 
 _MOST_COMMITS = 20
-"""The newest commits that get notes: more are no work of one turn."""
+"""Most commits that get notes, the newest: more are not the work of one turn."""
 
 _MOST_BYTES = 8 << 20
-"""A longer note is none of ours."""
+"""Largest note of ours."""
 
 _MOST_WORDS = 200
-"""Characters of a name or a first line in a note."""
+"""Most characters of a name or a first line in a note."""
 
 _BLAMED = re.compile(rb"([0-9a-f]{40,64}) (\d+) (\d+) (\d+)")
 _TURN = re.compile(r"note-([0-9a-f]{40,64})-(\d{1,6})")
@@ -48,10 +48,10 @@ _log = logging.getLogger(__name__)
 
 
 class CommitNotes:
-    """Its methods wait for git, and may be called in any thread."""
+    """The notes of one repository.  Its methods block on git and are thread-safe."""
 
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
-        """`directory` is the true name of one in a repository, or in none; git is that of `environ`."""
+        """`directory` is the true name of a directory, in a repository or not; git is that of `environ`."""
         repository = self._repository = find_repository(directory)
         self._top = directory if repository is None else repository.top
         self._git = Git(environ)
@@ -64,9 +64,9 @@ class CommitNotes:
     # --- Writing ---
 
     def write(self, record: Record) -> None:
-        """Add a note to each new commit of the user's with lines of agents that `record` knows; log what fails.
+        """Add a note to each new commit of the user's with lines of agents in `record`; log failures.
 
-        A commit that has a note, whoever wrote it, keeps it.
+        A commit that has a note, by anybody, keeps it.
         """
         turns = record.store.turns()
         if self._repository is None or not turns:
@@ -86,7 +86,7 @@ class CommitNotes:
             _log.warning("no note on the last commits: %s", error)
 
     def _note(self, record: Record, commit: str) -> dict[str, Any] | None:
-        """Return the note for `commit`, None where agents have written nothing in its files."""
+        """Return the note for `commit`, None if no agent has written in its files."""
         command = ("diff-tree", "--root", "--no-commit-id", "--name-only", "--diff-filter=d", "-r", "-z", commit)
         known = {turn.id: turn for turn in record.store.turns()}
         turns: dict[int, int] = {}
@@ -117,18 +117,18 @@ class CommitNotes:
     # --- Reading ---
 
     def origins(self, path: str, data: bytes | None) -> Iterator[tuple[int, int, LineOrigin]]:
-        """Yield the runs of lines of `path` of which notes say that agents wrote them, as `Answers.line_origins` does.
+        """Yield the runs of lines of `path` that agents wrote by the notes, in the form of `Answers.line_origins`.
 
         `data` are its bytes, by default those on the disk.
 
-        :raises GitError: when that fails
+        :raises GitError: if that fails
         """
         if self._repository is None:
             return
         begun = self._run("rev-list", "--max-parents=0", "--timestamp", REF, "--", good=(0, 128)).split()[::2]
         if not begun:
             return
-        # No older commit has a note; to follow lines through a long history would take seconds.
+        # No older commit has a note; following lines through a long history would take seconds.
         since = f"--since={min(map(int, begun)) - MAX_AGE_MS // 1000}"
         contents = () if data is None else ("--contents", "-")
         name = os.path.relpath(path, self._top)
@@ -148,7 +148,7 @@ class CommitNotes:
                         yield new + start - old, end - start, LineOrigin(AGENT, f"note-{commit}-{turn}")
 
     def prompt(self, identifier: str) -> tuple[TurnOrigin, str] | None:
-        """Return who worked in the turn that `origins` calls `identifier`, and the first line of its prompt."""
+        """Return the origin of the turn with the `identifier` of `origins`, and the first line of its prompt."""
         match = _TURN.fullmatch(identifier)
         turns = _list(self._read(match[1]).get("turns")) if match and self._repository is not None else []
         if match is None or int(match[2]) >= len(turns):
@@ -161,14 +161,14 @@ class CommitNotes:
         return origin, _words(turn.get("prompt"))
 
     def _read(self, commit: str) -> dict[str, Any]:
-        """Return the note on `commit`, {} for none, or one that another program wrote."""
+        """Return the note on `commit`, {} if there is none, or one by another program."""
         data = self._run("notes", f"--ref={REF}", "show", commit, good=(0, 1, 128))
         note = (read_object(data) if len(data) <= _MOST_BYTES else None) or {}
         return note if note.get("version") == _VERSION else {}
 
 
 def _as_on_disk(path: bytes, data: bytes) -> bytes:
-    """Return `data`, of a commit, with CR LF where the file has that in the work tree."""
+    """Return `data`, from a commit, with CR LF if the file has that in the work tree."""
     with suppress(OSError):
         with open(path, "rb") as file:
             disk = file.read(_MOST_BYTES)
@@ -178,7 +178,7 @@ def _as_on_disk(path: bytes, data: bytes) -> bytes:
 
 
 def _runs(note: Mapping[str, Any], name: str) -> Iterator[tuple[int, int, int]]:
-    """Yield the runs of lines of the file `name` that are agents' by `note`, which anybody may have written."""
+    """Yield the runs of lines of the file `name` by agents, according to the untrusted `note`."""
     for run_ in _list(as_object(note.get("files")).get(name)):
         match run_:
             case [int(first), int(count), int(turn)] if 0 < first < 1 << 31 and 0 < count < 1 << 31 and turn >= 0:

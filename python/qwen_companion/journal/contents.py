@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of one root as they were recorded last: their versions, and the bytes of these and of earlier ones."""
+"""The files of one root as last recorded: their versions, and the bytes of these and of earlier ones."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _PACK_FROM = 4096
 """Bytes from which a text is compressed, and not bundled with others."""
 
 _BUNDLED = 32
-"""Most texts in a row.  To find one in a row of ten times as many took twice as long."""
+"""Most texts in a row.  Finding one in a row of ten times as many took twice as long."""
 
 
 class Contents:
-    """The contents in a database.  All methods wait for the disk, may be called in any thread, and raise StoreError."""
+    """The contents in a database.  Its methods block on disk I/O, are thread-safe, and raise StoreError."""
 
     def __init__(self, database: Database) -> None:
-        """Keep everything in `database`."""
+        """Store everything in `database`."""
         self._database = database
 
     # --- Bytes ---
 
     def put(self, items: Iterable[tuple[str, bytes]]) -> None:
-        """Keep the bytes of each digest."""
+        """Store the bytes of each digest."""
         with self._database.transaction() as db:
             db.executemany(
                 "insert or ignore into blobs values(?, ?, ?)", ((digest, *_pack(data)) for digest, data in items)
             )
 
     def get(self, digest: str) -> bytes | None:
-        """Return the bytes of `digest`, None where they are not kept, or damaged."""
+        """Return the bytes of `digest`, None if they are missing or damaged."""
         with self._database.transaction() as db:
             row = db.execute("select packed, data from blobs where digest = ?", (digest,)).fetchone()
             if row is None:
@@ -51,9 +51,9 @@ class Contents:
         return None
 
     def begin_with(self, files: Sequence[tuple[bytes, Loaded]]) -> None:
-        """Keep the bytes of `files`, a part of a first baseline; note that large ones lie on the disk.
+        """Store the bytes of `files`, a part of a first baseline; note that large ones are on the disk.
 
-        The small ones are kept as long as this store, many in a row: a row for each took a third of all the time.
+        The small ones are kept as long as this store, many in a row: a row for each took a third of the whole time.
         """
         small = {loaded.version.digest: loaded.data for _, loaded in files if len(loaded.data) <= _PACK_FROM}
         large = [(path, loaded) for path, loaded in files if len(loaded.data) > _PACK_FROM]
@@ -70,7 +70,7 @@ class Contents:
                 db.execute("insert into bundles values(?, ?, ?, ?, ?)", (batch, *columns))
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
-        """Return those of `digests` that are not kept."""
+        """Return those of `digests` that are not stored."""
         with self._database.transaction() as db:
             return [
                 digest
@@ -80,37 +80,37 @@ class Contents:
             ]
 
     def forget_unused(self) -> None:
-        """Forget the bytes that neither a write nor a view has, nor a file on the disk."""
+        """Delete the bytes that no write, no view and no file on the disk needs."""
         self._database.execute(
             "delete from blobs where digest not in (select before from writes where before is not null"
             " union select after from writes where after is not null"
             " union select digest from current where digest is not null union select digest from views)"
         )
 
-    # --- What lies on the disk ---
+    # --- The files on the disk ---
 
     def current(self, path: bytes, otherwise: Version | None) -> Version | None:
-        """Return the version of `path` that was recorded last, `otherwise` where none was."""
+        """Return the last recorded version of `path`, or `otherwise` if there is none."""
         row = self._database.row("select digest, mode from current where path = ?", path)
         return otherwise if row is None else read_version(*row)
 
     def set_current(self, items: Iterable[tuple[bytes, Version | None]]) -> None:
-        """Note the versions of files that are on the disk now."""
+        """Record the versions of files on the disk."""
         with self._database.transaction() as db:
             db.executemany(
                 "insert or replace into current values(?, ?, ?)", ((path, *columns_of(v)) for path, v in items)
             )
 
     def recorded(self) -> list[bytes]:
-        """Return the files of which a version is noted as on the disk now."""
+        """Return the files with a recorded version on the disk."""
         rows = self._database.rows("select path from current where digest is not null")
         return [bytes(path) for (path,) in rows]
 
     def restart(self) -> None:
-        """Forget the versions noted as on the disk; a new baseline notes them again."""
+        """Delete the recorded versions on the disk; a new baseline records them again."""
         with self._database.transaction() as db:
             db.execute("delete from current")
-            # An unfinished baseline may be taken again and again.
+            # An unfinished baseline may be repeated many times.
             db.execute("delete from bundles where not exists (select 1 from writes)")
 
 
@@ -125,7 +125,7 @@ def columns_of(version: Version | None) -> tuple[str | None, int | None]:
 
 
 def _pack(data: bytes) -> tuple[int, bytes]:
-    # Small ones gain less than it takes.
+    # Compressing small ones saves too little for its time.
     if len(data) > _PACK_FROM:
         packed = zlib.compress(data, 1)
         if len(packed) < len(data):
@@ -134,14 +134,14 @@ def _pack(data: bytes) -> tuple[int, bytes]:
 
 
 def _batches(db: Connection) -> int:
-    """Return how many batches of bundles there are; within each they are in the order of digests."""
+    """Return the number of batches of bundles; within each, bundles are sorted by digests."""
     return db.execute("select coalesce(max(batch) + 1, 0) from bundles").fetchone()[0]
 
 
 def _place(db: Connection, digest: str) -> tuple[int, int, int, bytes] | None:
-    """Return where the bytes of `digest` begin in their bundle, from 1, their number, and the key of the bundle.
+    """Return the start of the bytes of `digest` in their bundle, from 1, their number, and the key of the bundle.
 
-    :raises DamagedStoreError: where the bundle is not as it was written
+    :raises DamagedStoreError: if the bundle is not as it was written
     """
     try:
         return _place_in_bundle(db, bytes.fromhex(digest))

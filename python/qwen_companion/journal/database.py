@@ -47,48 +47,48 @@ create table if not exists linked(write integer primary key);
 """
 
 _FORMER = "create table undone(turn integer, session text, path blob, primary key(turn, path));"
-"""A table that earlier versions have made."""
+"""A table of earlier versions."""
 
 _TYPED = ("turns", "writes", "current", "seen", "usage", "views", "prompts", "rewound")
-"""Tables whose columns are checked to have values of their types: SQLite itself takes any."""
+"""Tables whose columns are checked for the types of their values, since SQLite accepts any."""
 
 _REQUIRED = ("session", "client", "source", "prompt", "start", "notes", "path", "text", "model")
-"""Columns of theirs that are never null."""
+"""Columns of these tables that are never null."""
 
 QUERY_S = 5.0
-"""How long one query may take, in seconds: the longest of a record of 500 MiB takes a fifth of that."""
+"""Longest time for a query, in seconds: the longest for a record of 500 MiB takes a fifth of that."""
 
 CLOSE_S = 1.0
-"""How long a statement may go on once the file is closed, in seconds."""
+"""Longest time for a statement after the file was closed, in seconds."""
 
 _STEPS = 50_000
-"""Steps of SQLite's machine after which it is looked how long a query takes: about a millisecond."""
+"""Steps of SQLite's machine between checks of the time of a query: about a millisecond."""
 
 _CHECKED_BYTES = 64 * 1024 * 1024
-"""Up to this size all of a file is read when it is opened, in 0.1 s; in a larger one damage is met when it is used."""
+"""Largest file that is read completely when it is opened, in 0.1 s; damage of a larger one shows when it is used."""
 
 
 class StoreError(CompanionError):
-    """Nothing can be read from the record or written to it; the text says why."""
+    """The record cannot be read or written; the message has the reason."""
 
 
 class DamagedStoreError(StoreError):
-    """The file is none of SQLite's, or not all of it."""
+    """The file is not of SQLite, or incomplete."""
 
 
 class Database:
     """An open file with the tables of a record.
 
-    Its methods wait for the disk, may be called in any thread, and raise StoreError.
+    Its methods block on disk I/O, are thread-safe, and raise StoreError.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file `path` in a private directory, or make it."""
+        """Open the file `path` in a private directory, or create it."""
         self._lock = threading.RLock()
         self._limit = math.inf
-        """When the query that runs is interrupted, in seconds of the monotonic clock."""
+        """When the running query is interrupted, in seconds of the monotonic clock."""
         self._end = math.inf
-        """When any statement is."""
+        """When any statement is interrupted."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(descriptor)
         self._path = path
@@ -99,7 +99,7 @@ class Database:
             raise StoreError(str(error)) from None
         try:
             self._check()
-            # Written data survives the end of this process, if not a crash of the machine.
+            # Written data survives the end of this process, but not always a crash of the machine.
             self._db.executescript(
                 "pragma auto_vacuum=incremental; pragma journal_mode=delete; pragma synchronous=off;"
                 " pragma secure_delete=on;"
@@ -118,7 +118,7 @@ class Database:
         """Check the file.
 
         :raises StoreError: for a file of a newer version
-        :raises DamagedStoreError: for one that is not whole, or in which others have defined something
+        :raises DamagedStoreError: if it is incomplete, or has definitions that are not ours
         """
         self._db.executescript("pragma trusted_schema=off; pragma cell_size_check=on")
         if self._db.execute("pragma user_version").fetchone()[0] > FORMAT:
@@ -139,14 +139,14 @@ class Database:
                 raise DamagedStoreError(f"the table {table} holds what was not written there")
 
     def close(self) -> None:
-        """Use the file no more; interrupt what still runs after `CLOSE_S`."""
+        """Close the file; interrupt statements that still run after `CLOSE_S`."""
         self._end = time.monotonic() + CLOSE_S
         with self._lock:
             self._db.close()
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """Run a block as one transaction: all or nothing of it is kept."""
+        """Run a block as one transaction."""
         with self._lock:
             try:
                 if self._db.in_transaction:
@@ -168,12 +168,12 @@ class Database:
                 raise _failure(error) from None
 
     def execute(self, statement: str, *values: object) -> None:
-        """Carry out `statement` with `values`, a transaction of its own."""
+        """Execute `statement` with `values` in a transaction."""
         with self.transaction() as db:
             db.execute(statement, values)
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return all rows of the result of `query` with `values`, a transaction of its own."""
+        """Return all rows of the result of `query` with `values`, in a transaction."""
         with self.transaction() as db:
             self._limit = time.monotonic() + QUERY_S
             try:
@@ -187,23 +187,23 @@ class Database:
 
     @property
     def changes(self) -> int:
-        """A number that rises with each change."""
+        """A number that increases with each change."""
         return self._db.total_changes
 
     def size(self) -> int:
-        """Return how many bytes of the file are in use."""
+        """Return the bytes of the file in use."""
         query = "select (page_count - freelist_count) * page_size"
         return self.rows(f"{query} from pragma_page_count, pragma_freelist_count, pragma_page_size")[0][0]
 
     def give_back(self) -> None:
-        """Make the file smaller by what is not in use any more."""
+        """Shrink the file by the unused part."""
         with self._lock:
-            # `execute` takes one step of it, which frees one page.
+            # `execute` would take one step of it, which frees one page.
             self._db.executescript("pragma incremental_vacuum")
 
 
 def _definitions(db: sqlite3.Connection) -> set[tuple[str, str]]:
-    """Return all that is defined in `db`: the names, and the kinds with the definitions."""
+    """Return all definitions in `db`: the names, and the kinds with the texts."""
     rows = db.execute("select name, type, tbl_name, sql from sqlite_master").fetchall()
     return {(str(name), " ".join(f"{kind} {table} {definition}".split())) for name, kind, table, definition in rows}
 
@@ -218,6 +218,6 @@ def _own_definitions() -> set[tuple[str, str]]:
 def _failure(error: sqlite3.Error) -> StoreError:
     if str(error) == "interrupted":
         return StoreError(f"a query of the record took longer than {QUERY_S:g} s")
-    # Those of another kind, of a lock or a full disk, are subclasses; one of these tells of a file that was emptied.
+    # Locks and full disks raise subclasses; this one also occurs for a file that was emptied.
     is_damage = type(error) is sqlite3.DatabaseError or str(error).startswith("no such table")
     return (DamagedStoreError if is_damage else StoreError)(str(error))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the files of a root when the disk changes, as long as anybody may be at work there."""
+"""Scan the files of a root when the disk changes, while agents may be working there."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from qwen_companion.journal.store import DISK
 from qwen_companion.threads import in_thread
 
 SETTLE_S = 0.3
-"""How long after a change on the disk it is looked at: one seldom comes alone."""
+"""Seconds after a change on the disk until the scan: changes seldom come alone."""
 
 QUIET_S = 5.0
-"""How long a CLI that calls no hooks does nothing until its turn is taken for ended."""
+"""Seconds without activity after which the turn of a CLI without hooks counts as ended."""
 
 LOOK_SHARE = 0.1
-"""The part of the time that may be spent on looking at the files again and again."""
+"""Largest part of the time that may be spent on repeated scans."""
 
 MAX_PAUSE_S = 2.0
-"""How long a change waits at most for that."""
+"""Longest time that a change waits for that."""
 
 TOOLS_SAMPLE_S = 0.2
-"""Seconds between two looks at the processes of tools of several agents."""
+"""Seconds between two samples of the processes of tools of several agents."""
 
 
 class DiskWatch:
-    """All methods are for the event loop."""
+    """The watch of the disk.  Call its methods on the event loop."""
 
     def __init__(self, roots: Roots, agents: Agents, attribution: Attribution) -> None:
         """Watch for `agents` in `roots`."""
@@ -45,7 +45,7 @@ class DiskWatch:
         self._attribution = attribution
 
     async def run(self, root: Root) -> None:
-        """Look at the files when the disk changes, as long as anybody may be at work below `root`."""
+        """Scan the files when the disk changes, while agents may be working below `root`."""
         while True:
             await root.stirred.wait()
             root.stirred = anyio.Event()
@@ -62,7 +62,7 @@ class DiskWatch:
                     watch.close()
 
     async def _sample(self, root: Root) -> None:
-        """Look again and again at what the processes do that may be writing, below `root` and elsewhere."""
+        """Sample the processes that may be writing, below `root` and elsewhere, until cancelled."""
         while True:
             roots = self._roots.by_name.values()
             self._agents.activity.sample(probe for each in roots for probe in self._agents.probes_in(each))
@@ -74,7 +74,7 @@ class DiskWatch:
             await anyio.sleep(TOOLS_SAMPLE_S if several else SAMPLE_S)
 
     def _forget_ended(self, root: Root) -> None:
-        """Forget the processes that turns have left behind and that have ended; look at what the last ones did."""
+        """Forget the processes left behind by turns that have ended; scan for the changes of the last ones."""
         for running in root.left:
             running.left = [pid for pid in running.left if psutil.pid_exists(pid)]
         if gone := [running for running in root.left if not running.left]:
@@ -104,7 +104,7 @@ class DiskWatch:
             await anyio.sleep(min(MAX_PAUSE_S, (time.monotonic() - start) / LOOK_SHARE))
 
     async def _cover(self, root: Root, watch: Watch) -> bool:
-        """Watch the directories of `root`; return whether each change will be told."""
+        """Watch the directories of `root`; return whether every change will be reported."""
         try:
             directories = await in_thread(root.record.directories)
         except FAILURES:
@@ -116,5 +116,5 @@ class DiskWatch:
         return coverage.complete
 
     def _looks_by_itself(self, root: Root, complete: bool) -> bool:
-        """Return whether to look now and then without news of the disk."""
+        """Return whether to scan periodically without events of the disk."""
         return root.failed or not complete or any(key in self._agents.silent for key in root.running)

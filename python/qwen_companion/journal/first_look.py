@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The first look at the files of a repository: what is there before any agent has worked."""
+"""The first scan of the files of a repository: their state before any agent has worked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TOTAL_BYTES = 1024 * 1024 * 1024
 """Largest first baseline of a root."""
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""How much of a first baseline is kept in memory until it is stored: one large step takes half of the time of many."""
+"""Bytes of a first baseline in memory before they are stored: one large step takes half of the time of many."""
 
 _ITEM_BYTES = 500
 """Memory for a file beside its bytes."""
@@ -30,31 +30,31 @@ class LimitError(CompanionError):
 
 
 class FirstLook:
-    """Takes files as they are, and keeps the bytes of those that the user's repository cannot give back."""
+    """Records files as they are, and stores the bytes of those that the user's repository cannot restore."""
 
     def __init__(self, indexes: Indexes, lister: Lister, contents: Contents, modes: Modes) -> None:
-        """Keep bytes in `contents`; `lister` has listed the files."""
+        """Store bytes in `contents`; `lister` has listed the files."""
         self._indexes = indexes
         self._lister = lister
         self._contents = contents
         self._modes = modes
 
     def take(self, look: Look, found: Found) -> None:
-        """Take the files of the first `look` as they are."""
+        """Record the files of the first `look` as they are."""
         index = look.index
         try:
             files = self._within_limits(look, found)
         except LimitError:
             if self._indexes.lends(index) or not index.copy_users_index():
                 raise
-            # Now, if its directory is deleted, what was committed is lost.
+            # Now: if its directory is deleted, what was committed is lost.
             listing = index.changes()
             look = replace(look, listing=listing, paths=self._lister.recorded(index, listing, found))
             files = self._within_limits(look, found)
         index.update(list(files))
         gone = [path for path in look.paths if path not in files]
         if self._indexes.lends(index) and len(files) > CHUNK and (stored := index.objects.stored_digests()):
-            # After a file was checked out with other line ends its blob may have those of the disk, or not.
+            # After a file was checked out with other line ends, its blob may have those of the disk, or not.
             for path, version in index.entries():
                 if version.digest in stored:
                     files.pop(path, None)
@@ -78,16 +78,18 @@ class FirstLook:
                 self._contents.begin_with(loaded)
                 loaded, size = [], 0
         self._contents.begin_with(loaded)
-        # Of the user's index; also what the user has deleted and not committed.
+        # From the user's index; this includes uncommitted deletions by the user.
         index.drop(gone)
         self._modes.note_all(index)
-        # A file may have been written since the index took it.
+        # A file may have been written since it was added to the index.
         self._contents.set_current((index.prefix + path, versions[path]) for path in index.differing(versions))
 
     def _within_limits(self, look: Look, found: Found) -> dict[bytes, bool]:
-        """Return those files of `look` that can be recorded, and whether each is a regular file.
+        """Return the files of `look` that can be recorded, and whether each is a regular file.
 
-        Add the others to `found`.  LimitError for too much of them.
+        Add the others to `found`.
+
+        :raises LimitError: if they are too many or too large
         """
         if len(look.paths) > MAX_FILES:
             raise LimitError(f"it has {len(look.paths)} files, and {MAX_FILES} are the limit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""New commits in repositories whose insides are not recorded: undo leaves them alone, and a turn says so."""
+"""New commits in repositories whose insides are not recorded: undo leaves them alone, and the turn has a note."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HISTORY = {
     ".fslckout": "",
     "_FOSSIL_": "",
 }
-"""A file, or a directory, in them that each commit writes."""
+"""A file or directory of the repository that each commit writes."""
 
 _COMMIT = re.compile(rb"[0-9a-f]{40,64}")
 
@@ -32,17 +32,17 @@ _MOST_PACKED, _MOST_HEAD = 64 * 1024 * 1024, 4096
 """Bytes of a file of branches, and of one branch, that are read."""
 
 _MOST = 100
-"""Notes of turns that are kept to be counted on."""
+"""Most notes of turns that are kept for counting."""
 
 History = Mapping[bytes, bytes]
-"""The commits of branches by their names, or in another repository than git's, what a commit changes."""
+"""The commits of branches by name, or for other systems than git, a state that a commit changes."""
 
 _THERE: History = {b".git": b""}
-"""The history of a repository of git with a work tree, whose files are recorded: it is told only when deleted."""
+"""The history of a git repository with a work tree, whose files are recorded: only its deletion is reported."""
 
 
 class Histories:
-    """The histories of the repositories below a root.  The methods wait for the disk and git."""
+    """The histories of the repositories below a root.  Its methods block on the disk and git."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
         """`root` is a true name."""
@@ -54,7 +54,7 @@ class Histories:
         """The notes of turns about repositories, each with the history before the turn."""
 
     def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
-        """Return the repositories with a changed or deleted history since the last look, and whether any is new.
+        """Return the repositories with a changed or deleted history since the last call, and whether any is new.
 
         `owns` are the present directories of repositories.
         """
@@ -67,7 +67,7 @@ class Histories:
         return changed, not self._now.keys() <= self._before.keys()
 
     def note(self, turn: int, own: str) -> tuple[str, str | None]:
-        """Return the note for `turn`, in which the history of `own` has changed, and the one it replaces, if any."""
+        """Return the note for `turn`, in which the history of `own` has changed, and any note that it replaces."""
         since, replaced = self._noted.get((turn, own), ((self._before or {}).get(own, {}), None))
         if os.path.lexists(own):
             text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
@@ -79,16 +79,16 @@ class Histories:
         return text, replaced
 
     def left_alone(self, own: str, commits: int = 0) -> str:
-        """Return in words that undo leaves the directory `own` alone, in which so many `commits` are known."""
+        """Return a sentence that undo leaves the directory `own` alone, with its number of new `commits` if known."""
         name = printable(os.path.relpath(own, self._root))
         if commits:
             return f"{commits} commit{'s' if commits > 1 else ''} in the repository {name}; undo leaves it alone"
         return f"the repository {name} has changed too; undo leaves it alone"
 
     def _count(self, own: str, before: History, after: History) -> int:
-        """Return how many commits `after` has that `before` has not; 0 where git does not tell."""
+        """Return how many commits of `after` are not in `before`; 0 if git cannot tell."""
         new = list(_lines(b"", (commit for name, commit in after.items() if before.get(name) != commit)))
-        # Another program than git would run what the repository names.
+        # A program other than git would run what the repository names.
         if not new or not before or os.path.basename(own) in _HISTORY:
             return 0
         data = b"".join((*new, *_lines(b"^", before.values())))
@@ -98,7 +98,7 @@ class Histories:
 
 
 def _lines(sign: bytes, commits: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines with `sign` that git reads for those of `commits` that are no names of branches."""
+    """Yield a line with `sign` for git to read for each of `commits` that is not a branch name."""
     return (b"%b%b\n" % (sign, commit) for commit in commits if _COMMIT.fullmatch(commit))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What hooks tell of agents: prompts, tools and their ends."""
+"""Handle the reports of hooks about agents: prompts, tools and their ends."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from qwen_companion.threads import in_thread
 from qwen_companion.times import milliseconds
 
 LOOK_WAIT_S = 0.8 * HOLD_S
-"""How long the report of a tool waits at most for looks at all files; the rest is for the file itself."""
+"""Seconds that the report of a tool waits for scans of all files; the rest is for the file itself."""
 
 _MS_S = 0.002
-"""How far a time and a duration in whole ms may be off together, in seconds."""
+"""Seconds by which a time and a duration in whole ms may be off together."""
 
 _MOST_TOLD = 10
-"""Files of one turn at which a model is told that another agent works."""
+"""Most files of one turn for which a model is told of another agent."""
 
 _DELAY_MS = 600_000
-"""How long an event may have been on its way at most."""
+"""Longest time between an event and its report."""
 
 LATE = "the first look at all files took too long; what was changed in that time may be missing"
 
 
 class HookReports:
-    """All methods are for the event loop."""
+    """The handler of the reports.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HookReports:
         news: ModelNews,
         waiting: Callable[[], Iterable[WaitingProposal]],
     ) -> None:
-        """Take what hooks tell of `agents` in `roots`; `news` is what their models are told of files.
+        """Handle the reports about `agents` in `roots`; `news` has the texts about changed files for their models.
 
         `waiting` returns the proposals of all CLIs.
         """
@@ -94,7 +94,7 @@ class HookReports:
             ]
             return next(filter(None, texts), None)
         elif kind in ("Stop", "StopFailure", "SessionEnd") or getattr(event, "notification_type", "") == "idle_prompt":
-            # There is no Stop of a turn that was cancelled.
+            # A cancelled turn has no Stop.
             for root in self._open_roots(self._names_of(name, event.session_id)):
                 self._turns.end(root, event.session_id, _happened(report))
         return None
@@ -102,7 +102,7 @@ class HookReports:
     def has_others(self, session: str) -> bool:
         """Return whether the model of `session` may have to be told of another agent.
 
-        A turn of another one goes on in a root where it has one, or a proposal of another waits.
+        It may if another agent has a running turn in a root where `session` has one, or a waiting proposal.
         """
         if not self._roots.settings.tell_agents:
             return False
@@ -110,7 +110,7 @@ class HookReports:
         return any(len(root.running) > 1 for root in roots) or bool(self._proposals_of_others(session))
 
     def _proposals_of_others(self, session: str) -> list[WaitingProposal]:
-        # That of a CLI which is not connected is named by its process.
+        # The proposal of a CLI that is not connected is named by its process.
         own = (self._agents.connected.get(session), f"process {self._agents.pids.get(session)}")
         return [each for each in self._waiting() if each.session not in own]
 
@@ -118,7 +118,7 @@ class HookReports:
         return [self._roots.by_name[name] for name in names if name in self._roots.by_name]
 
     def _names_of(self, name: str, session: str) -> list[str]:
-        """Return `name`, and the other roots in which `session` has a turn or a tool at work."""
+        """Return `name`, and the other roots in which `session` has a turn or a running tool."""
         roots = self._roots.by_name.items()
         others = [key for key, root in roots if session in root.running or root.has_call_of(session)]
         return list(dict.fromkeys((name, *others)))
@@ -133,7 +133,7 @@ class HookReports:
 
     async def _note_read(self, name: str, report: Report) -> None:
         event = report.event
-        # What a subagent reads, the model of the conversation has not seen.
+        # The model of the conversation has not seen what a subagent reads.
         if event.name == "PostToolUse" and event.agent_id is None:
             await self._news.saw(name, event.session_id, os.path.join(event.cwd, _values_of(event).place), report.time)
 
@@ -157,7 +157,7 @@ class HookReports:
     async def _prompt(self, name: str, report: Report) -> Words | None:
         session = report.event.session_id
         if not report.event.begins_turn:
-            # The turn only goes on.
+            # The turn only continues.
             return None
         prompt = str(getattr(report.event, "prompt", "")).strip()
         roots: list[Root] = []
@@ -196,23 +196,23 @@ class HookReports:
             root.do(root.note, running, LATE)
 
     async def _before_edit(self, root: Root, path: bytes, running: Running, report: Report) -> None:
-        """Record `path` as it is before the tool of `report` writes it, and let no look at all files see it."""
+        """Record `path` before the tool of `report` writes it, and exclude it from scans until then."""
         changed = await in_thread(self._attribution.changed, root, path)
         before = await root.read(path)
         if running.ready.is_set():
-            # The CLI may not wait as long as the look after its last command takes, which is to see this file too.
+            # The CLI may not wait until the scan after its last command has ended, which should see this file too.
             with anyio.move_on_after(LOOK_WAIT_S):
                 await root.done_so_far()
                 changed = await in_thread(self._attribution.changed, root, path)
                 before = await root.read(path)
-        # Without a wait until the call is known, with which this ends.
+        # Without waiting until the call is known, with which this ends.
         root.reserved[path] += 1
-        # What was read once the tool waited no longer may be its own.
+        # What was read after the tool stopped waiting may be its own.
         if anyio.current_time() < report.waits_until:
             root.do(self._attribution.found_before, root, changed, before)
 
     async def _after_tool(self, root: Root, report: Report) -> str | None:
-        """Record what the tool of `report` did; return what the model is to be told of other agents, or None."""
+        """Record the effects of the tool of `report`; return the text for the model about other agents, or None."""
         session = report.event.session_id
         self._attribution.look_at_processes(root)
         call = root.calls.pop(_call_id(report.event), None) or await self._unannounced_call(root, report)
@@ -241,7 +241,7 @@ class HookReports:
         return replace(call, tool=await in_thread(self._agents.recorded_tool, root, cli, call.path, call.tool))
 
     async def _text_of_others(self, root: Root, path: bytes, running: Running) -> str | None:
-        """Return what the model is told, once in the turn `running`, of other agents that work on `path`, or None."""
+        """Return the text for the model about other agents that work on `path`, once in the turn `running`, or None."""
         if path in running.told or len(running.told) >= _MOST_TOLD:
             return None
         name = root.record.names.name_out(path) or ""
@@ -264,7 +264,7 @@ class HookReports:
 
 @dataclass(frozen=True)
 class CallValues:
-    """What a hook says of a call of `tool`: the file that it edits, or the directory that it runs in; "" for none."""
+    """The values of a hook about a call of `tool`: the file that it edits, or its working directory; "" for none."""
 
     tool: str
     place: str
@@ -280,7 +280,7 @@ def _values_of(event: Event) -> CallValues:
 def _happened(report: Report) -> int:
     """Return when the event of `report` happened by the clock of its CLI, in ms since the epoch.
 
-    That is when it was reported, where the CLI tells no likely time, and at a place, whose clock may be another.
+    Return the time of the report if the CLI gives no plausible time, and for a remote CLI, whose clock may differ.
     """
     told = None if report.peer.place else milliseconds(report.event.timestamp)
     return told if told is not None and report.time - _DELAY_MS <= told <= report.time else report.time
@@ -299,9 +299,9 @@ def _call_id(event: Event) -> str:
 
 
 def _others_text(path: str, client: str, changing: Sequence[TurnRow], waiting: Sequence[WaitingProposal]) -> str | None:
-    """Return the note for the model of a `client` that other agents work on the file `path` too; None for none.
+    """Return the note for the model of a `client` about other agents that work on the file `path`; None for none.
 
-    Those of the turns `changing` have changed it, and those of `waiting` want to.
+    The turns `changing` have changed it, and the proposals `waiting` want to.
     """
 
     def named(others: Sequence[TurnRow] | Sequence[WaitingProposal]) -> str:
@@ -324,6 +324,6 @@ def _others_text(path: str, client: str, changing: Sequence[TurnRow], waiting: S
 
 
 def _name(other: TurnRow | WaitingProposal, client: str) -> str:
-    """Return the name of the CLI of `other`, told apart from a `client` of the same name."""
+    """Return the name of the CLI of `other`, distinguished from a `client` of the same name."""
     name = shortened(other.client) or "a CLI"
     return f"{name} (process {other.pid})" if other.client == client and other.pid is not None else name

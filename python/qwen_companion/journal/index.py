@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An index of our own over a directory of the user's: a list of files that notices changes.
 
-Git gives paths, ignore rules and the cache of file stamps.  It stores nothing: with `--info-only` an index takes the
-digest of a file and no copy, so neither filters nor line ends can change what is recorded.  The user's index is copied.
+Git provides paths, ignore rules and the cache of file stamps.  It stores nothing: with `--info-only` an index contains
+the digest of a file and no copy, so neither filters nor line ends can change what is recorded.  The user's index is
+copied.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from qwen_companion.privacy.disk import read_start
 from qwen_companion.state import write_private
 
 MAX_INDEX_BYTES = 64 * 1024 * 1024
-"""Largest index of the user's that is copied; one of as many files as are recorded has a third of that."""
+"""Largest index of the user's that is copied; an index of the most files that are recorded has a third of that size."""
 
 _NO_CONVERSION = b"* -text -eol -crlf -filter -ident -working-tree-encoding\n"
 
 _STAMPS = re.compile(rb"([^\0]+)\0  ctime: .*\n  mtime: .*\n  dev: .*\tino: (\d+)\n  uid: .*\n  size: .*\n")
-"""An entry with what the index has of the file's status."""
+"""One entry of `ls-files --debug`: path and inode."""
 
 _GITLINK = "160000"
 _MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
@@ -39,8 +40,8 @@ _MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
 class Listing:
     """Differences from the index: `changed` with the index's entries, and `unknown` paths, relative to the top.
 
-    `gone` are those of `changed` that are not there.  `nested` are directories with a repository of their own.
-    `ignored` are files, and directories for all in them.
+    `gone` are missing files of `changed`.  `nested` are directories with a repository of their own.  `ignored` are
+    files, or directories with all their files.
     """
 
     changed: dict[bytes, Version | None]
@@ -51,7 +52,7 @@ class Listing:
 
 
 class Index:
-    """An index of ours in a directory of its own, over the files below `scope`.  All methods wait for git."""
+    """An index of ours in a separate directory, over the files below `scope`.  Its methods block on git."""
 
     def __init__(self, directory: str, scope: str, environ: Mapping[str, str], repository: Repository | None) -> None:
         """`scope` is the true name of a directory, in the user's `repository` or in none."""
@@ -74,9 +75,9 @@ class Index:
     # --- Making it ---
 
     def open(self) -> None:
-        """Make the directory ready, with the index as it was left.
+        """Prepare the directory, with the index from before.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         self.configuration.read()
         settings = self.configuration.settings
@@ -87,12 +88,12 @@ class Index:
         if not os.path.isfile(os.path.join(self.directory, "HEAD")):
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             options = ["--object-format=sha256"] if self.algorithm == "sha256" else []
-            # No template: it may bring hooks and rules.
+            # No template: it may contain hooks and rules.
             command = ["init", "--quiet", "--bare", "--template=", *options, self.directory]
             self._program.run(command, self.directory)
             os.makedirs(os.path.join(self.directory, "info"), mode=0o700, exist_ok=True)
             write_private(os.path.join(self.directory, "info", "attributes"), _NO_CONVERSION)
-        # A process that was killed leaves it.
+        # A killed process leaves it behind.
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self.directory, "index.lock"))
 
@@ -101,9 +102,9 @@ class Index:
         self._git("read-tree", "--empty")
 
     def copy_users_index(self) -> bool:
-        """Begin with the user's index, if all it says of unchanged files holds for their bytes; else with none.
+        """Begin with the user's index, if its statements on unchanged files hold for their bytes; else with none.
 
-        Return whether it could be taken.
+        Return whether it was copied.
         """
         repository = self.repository
         target = os.path.join(self.directory, "index")
@@ -124,7 +125,7 @@ class Index:
         return True
 
     def _drop_flags(self) -> list[bytes]:
-        """Make the copied index tell of each file, and hold no other repository; return its paths."""
+        """Make the copied index report each file, and remove other repositories; return its paths."""
         paths: list[bytes] = []
         unchanged: list[bytes] = []
         gone: list[bytes] = []
@@ -144,7 +145,7 @@ class Index:
         return paths
 
     def set_rules(self, rules: bytes) -> None:
-        """Ignore files by `rules`, lines of the gitignore format, beside those that git ignores here."""
+        """Ignore files by `rules`, lines of the gitignore format, in addition to git's own rules."""
         if self.repository is not None:
             with suppress(OSError):
                 rules = read_start(os.path.join(self.repository.common, "info", "exclude"), 1024 * 1024) + b"\n" + rules
@@ -159,7 +160,7 @@ class Index:
     def changes(self) -> Listing:
         """Return the differences of the disk from the index."""
         self.configuration.check_files()
-        # First: of rules that change just now, a file may be ignored and unknown, but must not be neither.
+        # First: if the rules change just now, a file may be both ignored and unknown, but must not be neither.
         ignored = self._ignored()
         changed: dict[bytes, Version | None] = {}
         gone: set[bytes] = set()
@@ -175,13 +176,13 @@ class Index:
             else:
                 unknown.append(path)
         for path in self._replaced_by(unknown) if unknown else ():
-            # It was there yet when the changes were listed, and `update` would drop it.
+            # It still existed when the changes were listed, and `update` would drop it.
             changed.setdefault(path, self.entry(path))
             gone.add(path)
         return Listing(changed, gone, unknown, nested, ignored)
 
     def _replaced_by(self, paths: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the files in the index that are where `paths` have directories, or in directories where they are."""
+        """Yield the files in the index that conflict with `paths`: a directory of one has the name of the other."""
         known = items(self._git("ls-files", "-z", "--", *self._pathspec))
         for path in paths:
             place = bisect_left(known, path + b"/")
@@ -196,7 +197,7 @@ class Index:
     def _ignored(self) -> list[bytes]:
         options = ("-z", "--others", "--ignored", "--exclude-standard", "--directory")
         found = items(self._git("ls-files", *options, "--", *self._pathspec))
-        # A directory that is listed for its contents only comes right before them.
+        # A directory that is listed only for its contents comes right before them.
         return [
             path.rstrip(b"/")
             for path, following in pairwise([*found, b""])
@@ -207,13 +208,13 @@ class Index:
         return raw_entries(self._git(*command, "--", *self._pathspec))
 
     def update(self, paths: Sequence[bytes]) -> None:
-        """Take `paths` into the index as they are on the disk, or out of it."""
+        """Update the index with `paths` as they are on the disk; remove missing ones."""
         if not paths:
             return
         try:
             self._git("update-index", "--info-only", "--add", "--remove", "--replace", "-z", "--stdin", data=paths)
         except GitError:
-            # Git takes none if one of them has become, since it was listed, something that an index cannot hold.
+            # Git adds none if one of them has since become something that an index cannot contain.
             unfit = {path for path in paths if not can_be_held(self.prefix + path)}
             if not unfit:
                 raise
@@ -221,7 +222,7 @@ class Index:
             self.update([path for path in paths if path not in unfit])
 
     def drop(self, paths: Sequence[bytes]) -> None:
-        """Take `paths` out of the index, there or not."""
+        """Remove `paths` from the index, whether it has them or not."""
         if paths:
             self._git("update-index", "--force-remove", "-z", "--stdin", data=paths)
 
@@ -241,25 +242,25 @@ class Index:
         return self._known_entries[path]
 
     def below(self, path: bytes) -> bytes:
-        """Return the absolute `path` as the index has it."""
+        """Return the absolute `path` as named in the index."""
         return os.path.relpath(path, os.fsencode(self.top))
 
     def lists(self, *paths: bytes) -> bool:
-        """Return whether each of `paths` is in the index, or lies on the disk and is not ignored."""
+        """Return whether each of `paths` is in the index, or exists on the disk and is not ignored."""
         options = ("-z", "--cached", "--others", "--exclude-standard")
         return set(paths) <= set(items(self._git("ls-files", *options, "--", *paths)))
 
     def ignores(self, *paths: bytes) -> bool:
-        """Return whether any of `paths`, which need not be there, is ignored.
+        """Return whether any of `paths`, which need not exist, is ignored.
 
-        :raises GitError: for one behind a link
+        :raises GitError: for a path behind a link
         """
         names = b"".join(b"./" + path + b"\0" for path in paths)
-        # Status 1 says that none is.
+        # Status 1 means that none is.
         return bool(self._git("check-ignore", "-z", "--stdin", raw=names, good=(0, 1)))
 
     def directories(self) -> set[bytes]:
-        """Return the absolute names of the directories that files are in which are not ignored, and of those above."""
+        """Return the absolute names of the directories with files that are not ignored, and of those above."""
         scope = os.path.join(self.prefix, *self._pathspec).rstrip(b"/")
         found = {scope}
         options = ("-z", "--cached", "--others", "--exclude-standard")
@@ -293,14 +294,14 @@ class Index:
         ]
 
     def moved(self) -> dict[bytes, int]:
-        """Return the files in the index that are not at their places any more, with their inodes."""
+        """Return the missing files of the index, with their inodes."""
         entries = _STAMPS.findall(self._stored("ls-files", "-z", "--debug", "--", *self._pathspec))
         return {path: int(inode) for path, inode in entries if int(inode) != inode_at(self.prefix + path)}
 
     def committed(self) -> dict[bytes, Version | None]:
-        """Return the version in the last commit of each file that differs from it; None where it has none.
+        """Return the version in the last commit of each file that differs from it; None if it has none.
 
-        :raises GitError: where there is no commit
+        :raises GitError: if there is no commit
         """
         tree = self.objects.last_tree()
         entries = self._raw("diff-index", "--raw", "-z", "--abbrev=64", "--ignore-submodules=all", tree)
@@ -320,12 +321,12 @@ class Index:
         return self._program.run(command, self.top, raw, good, options, runs_filters=True)
 
     def _stored(self, *command: str | bytes) -> bytes:
-        """Return what git says of the index; the work tree need not be there."""
+        """Return git's output about the index; the work tree need not exist."""
         return self._program.run(command, self.directory, options=(*EXACT, *place(self.directory, self.directory)))
 
 
 def raw_entries(output: bytes) -> Iterator[tuple[bytes, Version | None, bool]]:
-    """Yield the path of each entry of a raw difference, its left side, and whether the right side is there."""
+    """Yield the path of each entry of a raw difference, its left side, and whether the right side exists."""
     fields = items(output)
     for head, path in zip(fields[::2], fields[1::2], strict=True):
         old_mode, _, digest, _, status = os.fsdecode(head).lstrip(":").split(" ")
@@ -335,9 +336,9 @@ def raw_entries(output: bytes) -> Iterator[tuple[bytes, Version | None, bool]]:
 
 
 def _copy_index(source: str, target: str) -> None:
-    """Copy the index `source`, a regular file and no larger than one can be, to `target`.
+    """Copy the index `source`, a regular file of a plausible size, to `target`.
 
-    :raises OSError: when it cannot be copied
+    :raises OSError: if it cannot be copied
     """
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The indexes of the repositories below one root, and the bytes of files that these keep."""
+"""The indexes of the repositories below one root, and the bytes of files in these repositories."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.versions import Loaded, Version
 
 _FETCHED = 8 * 1024 * 1024
-"""Bytes of blobs that are asked of git at once: all of them are in memory."""
+"""Bytes of blobs that are requested from git at once: all of them are in memory."""
 
 
 class Indexes:
-    """An index for the root, and one for each repository within it.  The methods wait for git and the disk."""
+    """An index for the root, and one for each repository within it.  Its methods block on git and the disk."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Indexes:
         self._environ = environ
         self._contents = contents
         self._indexes: dict[str, Index] = {}
-        """Those that are open, by the directories of their repositories."""
+        """The open ones, by the directories of their repositories."""
         self._unopened: dict[str, Index] = {}
         """Those that could not be opened: they know when git has stalled."""
         self.nested = dict(nested)
@@ -53,7 +53,7 @@ class Indexes:
         return "sha1" if index is None else index.algorithm
 
     def all(self) -> list[Index]:
-        """Return the indexes that are open."""
+        """Return the open indexes."""
         return list(self._indexes.values())
 
     def clear(self) -> None:
@@ -63,9 +63,9 @@ class Indexes:
         os.makedirs(self._directory, mode=0o700)
 
     def open_all(self) -> None:
-        """Open all indexes, unless they are.
+        """Open all indexes that are not open.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         for scope in (self._root, *self.nested):
             self.open(scope)
@@ -73,7 +73,7 @@ class Indexes:
     def open(self, scope: str) -> Index:
         """Return the index of the repository `scope`, opened.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         index = self._indexes.get(scope)
         if index is None:
@@ -100,7 +100,7 @@ class Indexes:
         del self.nested[scope]
 
     def of(self, path: bytes) -> Index | None:
-        """Return the index of the innermost repository that `path` is in."""
+        """Return the index of the innermost repository that contains `path`."""
         name = os.fsdecode(path)
         scopes = [scope for scope in self._indexes if name.startswith(scope.rstrip("/") + "/")]
         return self._indexes[max(scopes, key=len)] if scopes else None
@@ -126,7 +126,7 @@ class Indexes:
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         self.open_all()
         indexes = [index for scope, index in self._indexes.items() if os.path.isdir(scope)]
@@ -135,14 +135,14 @@ class Indexes:
     # --- Bytes ---
 
     def text(self, digest: str) -> bytes | None:
-        """Return the bytes of `digest`, None where they are not there any more."""
+        """Return the bytes of `digest`, None if they are no longer available."""
         data = self._contents.get(digest)
         return self.fetch([digest]).get(digest) if data is None else data
 
     def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
         """Return the bytes of those of `digests` that only the user's repositories have.
 
-        Of many large ones, return those of some.
+        If they are many and large, return only some.
         """
         found: dict[str, bytes] = {}
         lacking = self._contents.lacking(digests)
@@ -155,7 +155,7 @@ class Indexes:
         return found
 
     def keep(self, after: Sequence[Loaded], before: Sequence[Version], sparingly: bool = False) -> None:
-        """Keep the bytes of `after`, and those of `before` as long as they can be had."""
+        """Store the bytes of `after`, and those of `before` while they are available."""
         items = {item.version.digest: item.data for item in after}
         lacking = self._contents.lacking(version.digest for version in before)
         if sparingly:
@@ -170,7 +170,7 @@ class Indexes:
     def committed(self) -> dict[bytes, Version | None]:
         """Return the files that differ from the last commit, with their versions in it.
 
-        :raises GitError: when that fails
+        :raises GitError: if that fails
         """
         index = self.root
         return {index.prefix + path: version for path, version in index.committed().items()}

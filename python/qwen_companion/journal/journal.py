@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The journal: hears from hooks what agents do, has it recorded, and tells Emacs.
+"""The journal: receives the events of agents from hooks, has their changes recorded, and informs Emacs.
 
-A turn begins with a prompt.  All files are looked at then, while the model thinks; the first tool that writes waits for
-that, for a second at most.  A tool that edits one file is recorded by the file before and after it, a command by
-all that is different after it, and so is any other change at the end of the turn.  Files that Emacs reports as written
-are the user's.  The record holds the files on the disk: nothing depends on how hooks describe them.
+A turn begins with a prompt.  Then all files are scanned while the model thinks; the first tool that writes waits for
+that, for a second at most.  The change of a tool that edits one file is recorded by comparing the file before and after
+it.  The changes of a command are recorded by a scan after it, and any other change at the end of the turn.  Files that
+Emacs reports as written are the user's.  The record contains the files on the disk and does not depend on their
+description by hooks.
 
-While agents may be at work the disk is watched as well, and a change without a hook is given to the one that is doing
-something just then.  Where several are, their processes may tell whose it is; else it is in a turn of its own.  That is
-all there is of a CLI that calls no hooks: a turn of its begins with its first write after the user has typed in its
-terminal.  Of one that may still call hooks, what it has changed waits until it calls one, or is taken for silent, or
-has gone.
+While agents may be working, the disk is watched too, and a change without a hook is attributed to the agent that is
+active just then.  If there are several, their processes may decide; otherwise it is in a turn of its own.  This is the
+only way for a CLI that calls no hooks: its turn begins with its first write after the user has typed in its terminal.
+The changes of a CLI that may still call hooks wait until it calls one, counts as one without hooks, or has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GATHER_S = 0.2
 
 
 class Journal:
-    """See the top of this file.  All methods are for the event loop."""
+    """The journal, see the top of this file.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Journal:
         tell_taken: Callable[[Summary], None] = lambda _summary: None,
         missed_review: MissedReview = lambda _session, _path, _is_open: False,
     ) -> None:
-        """`tell` and the others are those of `Telling`, `Roots`, `ModelNews`, `HookReports`, `CliRewinds`, `Agents`."""
+        """For the arguments see `Telling`, `Roots`, `ModelNews`, `HookReports`, `CliRewinds` and `Agents`."""
         self._agents = Agents(missed_review)
         self.roots = Roots(environ, self._agents.activity, self._begin_root, warn, tell_problems, site_of)
         self._attribution = Attribution(self.roots, self._agents)
@@ -72,7 +72,7 @@ class Journal:
         self._disk = DiskWatch(self.roots, self._agents, self._attribution)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Record and tell until cancelled."""
+        """Record and report until cancelled."""
         try:
             async with anyio.create_task_group() as tasks:
                 self.roots.tasks = tasks
@@ -87,7 +87,7 @@ class Journal:
             await self.roots.close()
 
     async def _begin_root(self, root: Root) -> None:
-        """Go on with the turns of `root`, which has been opened, and watch its files."""
+        """Continue the turns of `root`, which has been opened, and watch its files."""
         await in_thread(self.turns.resume, root)
         for prompt in await in_thread(root.record.store.rewinding):
             where = f'The rewind to before "{prompt}" in {root.record.root}'
@@ -108,9 +108,9 @@ class Journal:
                 self.turns.end(root, session, now_ms())
 
     async def set_silent(self, sessions: Sequence[KnownSession], arriving: Sequence[KnownSession] = ()) -> None:
-        """Take the `sessions` whose CLIs call no hooks, and those that may still call some.
+        """Set the `sessions` whose CLIs call no hooks, and those that may still call some.
 
-        The process of each is known, and where it works.
+        The process and the directory of each are known.
         """
         known, were_silent = {**self._agents.silent, **self._agents.arriving}, self._agents.silent
         self._agents.silent = {key_of(cli.peer): cli for cli in clis_of(sessions, known)}
@@ -139,10 +139,10 @@ class Journal:
     async def prompted(
         self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool
     ) -> None:
-        """Note that the CLI of `session` has begun with `prompt`, of which no hook tells; its process is known.
+        """Note that the CLI of `session` has begun with `prompt`, although no hook reported it; its process is known.
 
-        It began at `since`, in ms since the epoch; what it has changed since is of that.  `has_ended`: hooks have told
-        the end of the turn.
+        The turn began at `since`, in ms since the epoch, and gets its changes since then.  `has_ended`: hooks have
+        reported the end of the turn.
         """
         peer = session.peer
         if peer is None:
@@ -159,27 +159,27 @@ class Journal:
             row = row_of(conversation, session.label, HOOKS, prompt, now_ms(), peer)
             running = root.running.get(conversation)
             if has_ended or (running is not None and running.row.start >= since):
-                # Hooks have told of that turn before.
+                # Hooks have reported that turn before.
                 root.do(lambda: root.changed.update(root.record.store.name(row, since)))
             else:
                 self.turns.begin(root, row)
 
     def _welcome(self, root: Root, silent: Sequence[SilentCli], arriving: Sequence[SilentCli]) -> None:
-        """Look what was there before CLIs came; what those that call no hooks have changed since is theirs."""
+        """Scan the state before CLIs came; changes since then by those without hooks are theirs."""
         if not silent and not arriving:
             return
 
         def waits(path: bytes) -> bool:
-            # Without an earlier look nobody knows what a file was before.
+            # Without an earlier scan, the previous state of a file is unknown.
             return root.record.has_baseline and any(root.record.site.changed_at(path) >= cli.since for cli in arriving)
 
         self._attribution.look(root, skip=waits)
         root.stirred.set()
 
     async def take_chat(self, work: ChatWork, time: int) -> None:
-        """Take the activity of an agent of `qwen serve`; ignore it where hooks report it better.
+        """Handle the activity of an agent of `qwen serve`; ignore it if hooks report it better.
 
-        It was told at `time`, in ms since the epoch.
+        It was reported at `time`, in ms since the epoch.
         """
         name = self.roots.name_of(work.directory)
         if name is None or not self.roots.settings.journal or work.session in self._agents.pids:
@@ -205,18 +205,18 @@ class Journal:
             self._attribution.look(root)
         running = root.running.get(work.session)
         if work.tools and running is not None and not running.ready.is_set():
-            # The daemon waits for nobody.
+            # The daemon does not wait.
             root.do(lambda: None if running.number is None else root.record.store.add_note(running.number, LATE))
 
     def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
-        """Record what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
+        """Record the tokens that the turn of `session` begun at `start`, in ms since the epoch, has used so far."""
         for root in self.roots.by_name.values():
             root.do(root.spent, session, start, usage)
 
     async def news_for_chat(self, session: str, directory: str, attached: Sequence[str]) -> Fitting | None:
-        """Return the text about changed files that goes along with a prompt to `session` of a daemon; None for none.
+        """Return the text about changed files for a prompt to `session` of a daemon; None for none.
 
-        For the others see `ModelNews.of`.
+        For the other arguments see `ModelNews.of`.
         """
         name = self.roots.name_of(directory)
         if name is None or not self.roots.settings.journal or session in self._agents.pids:
@@ -224,14 +224,14 @@ class Journal:
         root = await self.roots.open(name, only_known=True)
         return None if root is None else await self._news.of([root], session, None, directory, now_ms(), attached)
 
-    # --- What the user does ---
+    # --- The user's actions ---
 
     async def wrote(
         self, paths: Sequence[str], undo_of: str | None, label: str | None, bring_back: bool = False
     ) -> None:
         """Record that Emacs has written `paths`: the user's own work, or an undo of a part of the turn `undo_of`.
 
-        With `bring_back`, a part of that turn that was undone is there again.
+        With `bring_back`, an undone part of that turn was restored.
         """
         for root in list(self.roots.by_name.values()):
             names = [path for each in paths if (path := root.record.names.name_in(each)) is not None]
@@ -248,9 +248,9 @@ class Journal:
                     root.release(path)
 
     async def prepare_merge(self, tree: str) -> str:
-        """Return the root into which changes in the worktree `tree` are merged, its files recorded as they are now.
+        """Scan the root into which changes in the worktree `tree` are merged, and return it.
 
-        :raises RecordError, WorktreeError: when that fails
+        :raises RecordError, WorktreeError: if that fails
         """
         name = await in_thread(home_of, tree, self.roots.names, self.roots.git)
         root = await self.roots.open(name)
@@ -262,9 +262,9 @@ class Journal:
         return name
 
     async def look(self, root: Root) -> None:
-        """Record what has changed below `root` by now.
+        """Record the changes below `root` until now.
 
-        :raises RecordError: when that fails
+        :raises RecordError: if that fails
         """
         self._attribution.look(root)
         await root.done_so_far()
@@ -284,7 +284,7 @@ class Journal:
     def rewound(self, conversation: str, since: int, copy: str | None, begins: bool) -> None:
         """Note that the turns of `conversation` from `since` on, in ms since the epoch, are only part of its `copy`.
 
-        With `begins`, this is only about to be done.
+        With `begins`, the rewind is only about to start.
         """
         for root in self.roots.by_name.values():
             if begins:
@@ -293,7 +293,7 @@ class Journal:
                 root.do(root.rewound, conversation, since, copy)
 
     def mark(self, turn: str, path: str | None, hunks: Sequence[str], seen: bool) -> None:
-        """Note that the user has `seen` something of `turn`, or takes that back."""
+        """Note that the user has `seen` something of `turn`, or withdraw that."""
         for root in self.roots.by_name.values():
             if (number := root.record.names.number(turn)) is not None:
                 root.do(root.mark, number, path, hunks, seen)
@@ -301,7 +301,7 @@ class Journal:
     async def prune(self, name: str, turns: Sequence[str]) -> list[tuple[str, int]]:
         """Forget those of `turns` of the root `name` that have ended; return the sizes of the others, see `Store`.
 
-        :raises RecordError: when that fails
+        :raises RecordError: if that fails
         """
         names = self.roots.record_of(name).names
         numbers = [number for turn in turns if (number := names.number(turn)) is not None]

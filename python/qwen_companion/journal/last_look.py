@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files left out of the record at the last look at a root: where one is found later, it is not new.
+"""Files that the last scan of a root skipped.  If one shows up later, it is not treated as new.
 
-That a file is found for the first time does not show that somebody has made it since: rules may have hidden it, it may
-have been too large, or it was renamed from such a place.
+A file that is found for the first time was not necessarily created since: rules may have hidden it, it may have been
+too large, or it was renamed from such a path.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from qwen_companion.state import write_private
 _CLOCK_REALTIME_COARSE = 5
 
 TICK_S = time.clock_getres(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else 0.001
-"""How much later than the time that its file gets from the system a write may be, in seconds."""
+"""Seconds by which a write may be later than the time that the system gives its file."""
 
 
 @dataclass(frozen=True)
 class LastLook:
-    """A look at a root, begun at `time`, in ns, in the repository with the work tree `top`.
+    """A scan of a root, begun at `time`, in ns, in the repository with the work tree `top`.
 
-    `repositories` are those within the root, by their directories.  `hidden` are absolute names of files that were left
-    out and may have been there; one of a directory stands for all in it.
+    `repositories` are those within the root, by directory.  `hidden` are absolute names of skipped files that may have
+    existed; a directory stands for all its files.
     """
 
     top: str
@@ -43,7 +43,7 @@ class LastLook:
     time: int
 
     def hid(self, path: bytes) -> bool:
-        """Return whether `path` was left out, or may have been."""
+        """Return whether `path` was skipped, or may have been."""
         above: bytes = path
         while above not in self.hidden:
             path, above = above, os.path.dirname(above)
@@ -52,9 +52,9 @@ class LastLook:
         return True
 
     def save(self, file: str, before: LastLook | None) -> None:
-        """Keep it in `file`, which has `before`.
+        """Save it in `file`, which contains `before`.
 
-        :raises OSError: when it cannot be written
+        :raises OSError: if it cannot be written
         """
         if before is None or (self.top, self.repositories, self.hidden) != (
             before.top,
@@ -69,28 +69,28 @@ class LastLook:
 
 
 class Evidence:
-    """What is known of the files of a root since the last look at them."""
+    """The evidence about the files of a root since the last scan."""
 
     def __init__(self, last: LastLook | None, rules: RecordRules) -> None:
-        """`last` is the last look, None before the first one has been finished."""
+        """`last` is the last scan, None before the first one is complete."""
         self.last = last
         self._rules = rules
         self.observed: set[bytes] | None = None
-        """Files that may have been recorded since the index knows them; None before the first look.
+        """Files that may have been recorded since they were added to the index; None before the first scan.
 
-        Where such a file has the bytes again that the index knows, git takes it for unchanged within the second.
+        If such a file has the bytes in the index again, git considers it unchanged within the second.
         """
         self.seen: set[bytes] = set()
-        """Files whose state before is known since the last look, also that they were not there."""
+        """Files whose previous state is known since the last scan, including the fact that they did not exist."""
         self.moved: set[int] = set()
-        """Inodes, as git has them, of recorded files that are not at their places any more."""
+        """Inodes, in git's form, of recorded files that are missing."""
         self.listed: dict[bytes, int] = {}
-        """The inodes of the listed files whose state before is known."""
+        """The inodes of the listed files whose previous state is known."""
         self.missed: set[int] = set()
-        """Inodes of files that were listed at the last look, and were not there any more when they were to be read."""
+        """Inodes of files that were listed by the last scan but missing when they were to be read."""
 
     def is_known(self, path: bytes, before: Version | None) -> bool:
-        """Return whether `path` was `before` at the last look, or since: for None, that it was not there."""
+        """Return whether `path` was `before` at the last scan, or since; None means that it did not exist."""
         if path in self.seen:
             return True
         if self.last is None or self.last.hid(path):
@@ -101,21 +101,21 @@ class Evidence:
         return inode is None or inode in self.moved
 
     def is_newer(self, name: bytes) -> bool:
-        """Return whether the file `name` has been changed since the last look, in any way."""
+        """Return whether the file `name` has been changed since the last scan, in any way."""
         with suppress(OSError):
             return self.last is None or os.lstat(name).st_ctime_ns >= self.last.time
         return False
 
     def moved_from(self, index: Index) -> set[int]:
-        """Return the inodes of the recorded files in `index` that are not at their places any more."""
+        """Return the inodes of the recorded files in `index` that are missing."""
         found = {index.prefix + path: inode for path, inode in index.moved().items()}
-        # The user's index, which it may be a copy of, has excluded files as well.
+        # The user's index, of which it may be a copy, contains excluded files as well.
         excluded = self._rules.excluded(found)
         return {inode for name, inode in found.items() if name not in excluded}
 
 
 def load_last_look(file: str) -> LastLook | None:
-    """Return the last look that is kept in `file`, None for none."""
+    """Return the last scan that is saved in `file`, None for none."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         with open(file, "rb") as kept:
             top, repositories, hidden = json.load(kept)
@@ -126,15 +126,15 @@ def load_last_look(file: str) -> LastLook | None:
 
 
 def clock_ns() -> int:
-    """Return the time by the clock that files get their times from."""
+    """Return the time of the clock that stamps files."""
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else time.time_ns()
 
 
 def inode_of_older(path: bytes, moment: int) -> int | None:
-    """Return the inode of the file `path`, as git has it, if the file was made before `moment`, under whatever name.
+    """Return the inode of the file `path`, in git's form, if the file was created before `moment`; else None.
 
-    None where that is not known, as on a network, where others' clocks count.  One with several names is then taken for
-    older: it may be another name of a file that nobody has recorded.
+    If the time is unknown, as on a network with other clocks, only a file with several names counts as older: it may
+    be another name of an unrecorded file.
     """
     try:
         status = os.lstat(path)
@@ -150,7 +150,7 @@ def inode_of_older(path: bytes, moment: int) -> int | None:
 
 
 def _birth_ns(path: bytes, status: os.stat_result) -> int | None:
-    """Return when the file with that `status` was made, None where the system does not tell."""
+    """Return when the file with that `status` was created, None if the system does not tell."""
     known = getattr(status, "st_birthtime", None)
     if known is not None:
         return int(known * 1_000_000_000)
@@ -167,4 +167,4 @@ def _birth_ns(path: bytes, status: os.stat_result) -> int | None:
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _STATX_BTIME = -100, 0x100, 0x800
 _BTIME = 80
-"""Where the time of birth is in the structure of statx(2)."""
+"""The offset of the time of creation in the structure of statx(2)."""

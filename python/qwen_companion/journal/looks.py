@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Looks at the files below one root: which there are that may be recorded, and which are left out."""
+"""Scan the files below one root: which exist and may be recorded, and which are skipped."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.versions import Version, inode_at
 
 MAX_NESTED = 32
-"""Most repositories within a root, submodules among them, whose files are recorded."""
+"""Most repositories within a root, including submodules, whose files are recorded."""
 
 _MAX_LISTS = 3
-"""How often files are listed at most while they move."""
+"""Most attempts at listing files while they move."""
 
 CHUNK = 500
 """Files that are recorded at once."""
 
 Skip = Callable[[bytes], bool]
-"""Returns whether a look is to leave a file alone, as somebody else records it."""
+"""Returns whether a scan should skip a file because another part records it."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The file `path`, an absolute name, was `before` when it was last looked at, and is `after` now.
+    """The file `path`, an absolute name, was `before` at the last scan, and is `after` now.
 
-    Unless it is `known`, it may have been something else as well.  `linked`: it is a name of another file now.
+    Unless it is `known`, it may have been something else too.  `linked`: it is a name of another file now.
     """
 
     path: bytes
@@ -44,10 +44,9 @@ class Change:
 
 @dataclass
 class Found:
-    """The known `changes` since the last look, and messages for the user about files `left_out` of the record.
+    """The known `changes` since the last scan, and messages for the user about files `left_out` of the record.
 
-    `hidden` are all those that are left out, as in `LastLook`; `repositories` the directories that repositories keep
-    for themselves.
+    `hidden` are all skipped files, as in `LastLook`; `repositories` the private directories of repositories.
     """
 
     changes: list[Change] = field(default_factory=list[Change])
@@ -68,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Look:
-    """A look at the files of the repository of `index`: what git lists, and which `paths` of that may be recorded."""
+    """A scan of the repository of `index`: the files that git lists, and the `paths` of those that may be recorded."""
 
     index: Index
     first: bool
@@ -76,13 +75,13 @@ class Look:
     paths: list[bytes]
 
     def names(self) -> Iterator[bytes]:
-        """Yield the absolute names of the files that have changed or are unknown, if the index knew any before."""
+        """Yield the absolute names of the files that have changed or are unknown, if the index had any before."""
         if not self.first:
             yield from (self.index.prefix + path for path in (*self.listing.changed, *self.listing.unknown))
 
 
 class Lister:
-    """Lists the files of the repository of a root, and of those within it.  The methods wait for git and the disk."""
+    """Lists the files of the repository of a root, and of those within it.  Its methods block on git and the disk."""
 
     def __init__(self, root: str, indexes: Indexes, evidence: Evidence, contents: Contents, rules: RecordRules) -> None:
         """`root` is a true name."""
@@ -94,9 +93,9 @@ class Lister:
         self._skip: Skip = lambda _path: False
 
     def look(self, skip: Skip) -> tuple[Found, list[Look]]:
-        """Look at all files but those to `skip`; take into the evidence what that tells of other places.
+        """Scan all files except those to `skip`; add what the scan reveals about other paths to the evidence.
 
-        :raises GitError, StoreError, OSError: when that fails
+        :raises GitError, StoreError, OSError: if that fails
         """
         self._skip = skip
         found, looks = self._list_settled()
@@ -107,7 +106,7 @@ class Lister:
         return found, looks
 
     def _list_settled(self) -> tuple[Found, list[Look]]:
-        """List the files, again while lists may be older than a move from one repository to another."""
+        """List the files; repeat that while a file may have moved from one repository to another."""
         gone: set[bytes] | None = None
         for _ in range(_MAX_LISTS - 1):
             found = Found()
@@ -146,7 +145,7 @@ class Lister:
         return looks
 
     def _list(self, scope: str, found: Found) -> Look:
-        """List the files of the repository `scope`; let it go on with those within it that are none any more."""
+        """List the files of the repository `scope`; take over those of nested repositories that no longer exist."""
         index = self._indexes.open(scope)
         first = self._evidence.last is None
         index.set_rules(self._rules.lines(is_root=index.top == self._root))
@@ -160,7 +159,7 @@ class Lister:
         return Look(index, first, listing, self.recorded(index, listing, found))
 
     def _list_first(self, index: Index) -> Listing:
-        """Let `index` have the files whose bytes the user's repository keeps, and list all others."""
+        """Add the files that the user's repository stores to `index`, and list all others."""
         if self._indexes.lends(index) and index.copy_users_index():
             listing = index.changes()
             if not index.configuration.converts((*listing.unknown, *listing.ignored)):
@@ -169,13 +168,13 @@ class Lister:
         return index.changes()
 
     def _take_over(self, scope: str) -> None:
-        """Let the repository around `scope`, which is none any more or is ignored, go on with its files."""
+        """Hand the files of `scope`, a deleted or ignored repository, to the repository around it."""
         index = self._indexes.open(scope)
         entries = ((index.prefix + path, version) for path, version in index.entries())
         files = {name: self._contents.current(name, version) for name, version in entries}
         for name in self._rules.excluded(files):
             del files[name]
-        # Also of files whose mode alone was recorded.
+        # Including files of which only the mode was recorded.
         lacking = self._contents.lacking(version.digest for version in files.values() if version is not None)
         for start in range(0, len(lacking), CHUNK):
             self._contents.put(index.objects.blobs(lacking[start : start + CHUNK]).items())
@@ -190,15 +189,15 @@ class Lister:
         new = (look.index.prefix + path for look in looks for path in look.listing.unknown)
         if self._evidence.last is None or all(inode_of_older(name, self._evidence.last.time) is None for name in new):
             return set()
-        # Also where none is listed as gone: it may have been renamed between two lists.
+        # Even if none is listed as missing: it may have been renamed between two lists.
         return {inode for look in looks if not look.first for inode in self._evidence.moved_from(look.index)}
 
     def _inodes_in(self, looks: Sequence[Look]) -> Iterator[tuple[bytes, int]]:
-        """Yield the files that `looks` have listed whose state before is known, with their inodes."""
+        """Yield the files listed by `looks` whose previous state is known, with their inodes."""
         for look in looks:
             for name in look.names():
                 before = look.listing.changed.get(name[len(look.index.prefix) :])
-                # In this order: one that has gone meanwhile is not known to be newer than the last look.
+                # In this order: a file that was removed meanwhile may not be newer than the last scan.
                 if self._evidence.is_known(name, before) and (inode := inode_at(name)) is not None:
                     yield name, inode
 
@@ -224,7 +223,7 @@ class Lister:
         return [path for path, name in names.items() if name not in excluded]
 
     def _leave_skipped(self, look: Look, found: Found) -> Iterator[bytes]:
-        """Yield the skipped files that are new; hide those that may have been there."""
+        """Yield the skipped files that are new; hide those that may have existed."""
         for name in (look.index.prefix + path for path in look.listing.unknown):
             if self._skip(name):
                 if self._evidence.is_known(name, None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell models with a prompt what has changed in the files that they have seen."""
+"""Tell models with a prompt which of the files that they have seen have changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from qwen_companion.journal.versions import Loaded
 from qwen_companion.threads import in_thread
 
 Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
-"""Returns which of some files the CLI of a process must not be told of; called in a thread."""
+"""Returns which of the given files must not be reported to the CLI of a process; called in a thread."""
 
 RECORD_S = 0.5 * PROMPT_HOLD_S
-"""How long a prompt waits for the record: what a command of the agent has changed is to be known as its own."""
+"""Seconds that a prompt waits for the record, so that changes by the agent's own commands are known as its own."""
 
 _MOST_ATTACHED = 50
-"""How many files that a prompt quotes are noted."""
+"""Most files quoted in a prompt that are noted."""
 
 _ATTACHED = "\n--- Content from referenced files ---\n"
 """Qwen Code puts this before the files that the user's prompt names with "@"."""
@@ -36,24 +36,25 @@ _ATTACHED_NAME = re.compile(r"^Content from (.+):$", re.MULTILINE)
 
 
 class ModelNews:
-    """All methods are for the event loop."""
+    """The texts for models.  Call its methods on the event loop."""
 
     def __init__(self, roots: Roots, excluded: Excluded) -> None:
-        """Keep in the records of `roots` what models have seen."""
+        """Store in the records of `roots` what models have seen."""
         self._roots = roots
         self._excluded = excluded
 
     async def saw(self, name: str, session: str, path: str, time: int) -> None:
         """Note that the model of `session`, which works in the root `name`, has read the file `path`.
 
-        It had done so at `time`, in ms since the epoch; if the file has changed since, nobody knows what it has read.
+        It has done so by `time`, in ms since the epoch; if the file has changed since, the text that it read is
+        unknown.
         """
         root = self._roots.by_name.get(self._roots.root_around(name, path))
         known = None if root is None else root.record.names.name_in(path)
         if root is None or known is None or not self._roots.settings.tell_changes:
             return
         loaded = await root.read(known)
-        # `time` is rounded down.  What changes later than now is not known to, or has another clock.
+        # `time` is rounded down.  Changes after now are unknown, or by another clock.
         if time + 1 < await in_thread(root.record.site.changed_at, known) * 1000 < now_ms() + 1:
             root.do(root.record.unseen.saw_unknown, session, known, now_ms())
         elif loaded is None or isinstance(loaded, Loaded):
@@ -70,7 +71,7 @@ class ModelNews:
     ) -> Fitting | None:
         """Return the text about files in `roots` for the model of `session`, which works in `directory`; None for none.
 
-        The texts of the files `attached` go along with the prompt, which was sent at `time`, in ms since the epoch.
+        The prompt, sent at `time`, in ms since the epoch, contains the texts of the files `attached`.
         """
         if not self._roots.settings.tell_changes:
             return None
@@ -97,7 +98,7 @@ class ModelNews:
 
 
 def attached_files(prompt: str) -> list[str]:
-    """Return the names of the files that a CLI has put behind the user's `prompt`."""
+    """Return the names of the files that a CLI has appended to the user's `prompt`."""
     return _ATTACHED_NAME.findall(prompt.partition(_ATTACHED)[2])
 
 
@@ -109,7 +110,7 @@ def _changes(root: Root, session: str) -> list[UnseenChange]:
 
 
 def _tell(found: Sequence[tuple[Root, UnseenChange]], session: str, directory: str, room: int) -> str | None:
-    """Return the text about `found` that fits into `room`, and note that the model of `session` has got it."""
+    """Return the text about `found` that fits into `room`, and note that the model of `session` has received it."""
     text, told, shown = news([change for _, change in found], directory, room)
     root_of = {id(change): root for root, change in found}
     for place, change in enumerate(told):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Modes of files that git's index does not tell: who may read and write, and changes within a second."""
+"""Modes of files that git's index cannot express: permissions to read and write, and changes within a second."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.versions import LINK, Version, mode_of
 
 _CLOCK_S = 0.1
-"""The clock that stamps files may be late by so much."""
+"""Seconds by which the clock that stamps files may be late."""
 
 
 class Modes:
-    """Remembers which files are too new for git to notice another change of their modes."""
+    """Remembers the files that are too new for git to notice another change of their modes."""
 
     def __init__(self, contents: Contents, rules: RecordRules) -> None:
-        """Note modes in `contents`, unless the `rules` exclude a file."""
+        """Record modes in `contents`, unless the `rules` exclude a file."""
         self._contents = contents
         self._rules = rules
         self._new: set[bytes] = set()
-        """Files that were changed less than a second before they were last looked at."""
+        """Files that were changed less than a second before the last scan."""
 
     def note_all(self, index: Index) -> None:
-        """Note which files have other modes than the two that git knows of files."""
+        """Record the files with modes other than the two that git knows."""
         start = time.time()
         noted: list[tuple[bytes, Version]] = []
         for path, version in index.entries():
@@ -46,7 +46,7 @@ class Modes:
     def note_if_new(self, name: bytes, status: os.stat_result, start: float) -> bool:
         """Note the file `name` if it was changed in the second of `start` or later; return whether it was.
 
-        Git tells times by the second, and would not see another change of its mode.
+        Git stores times in seconds, and would miss another change of the mode.
         """
         is_new = int(status.st_ctime + _CLOCK_S) >= int(start)
         if is_new:
@@ -54,7 +54,7 @@ class Modes:
         return is_new
 
     def find_changed(self) -> set[bytes]:
-        """Return those of the files that were just noted as new that have other modes now than recorded."""
+        """Return the files noted as new whose modes now differ from the recorded ones."""
         start, names = time.time(), self._new
         self._new = set()
         found: set[bytes] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of files and turns: as Emacs has them, and as they are recorded."""
+"""Names of files and turns: in Emacs, and in the record."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from qwen_companion.file_names import FileNameError, file_name
 
 
 class Names:
-    """Translates the names of one root.  The methods that take a name of Emacs's wait for the disk."""
+    """Translates the names of one root.  The methods with a name from Emacs block on disk I/O."""
 
     def __init__(self, root: str, key: str, true: str, true_directory: Callable[[str], str]) -> None:
-        """`root` is the directory as Emacs has it, `key` that of the record; for the others see `Site`."""
+        """`root` is Emacs's name of the directory, `key` that of the record; for the other arguments see `Site`."""
         self._root = root
         self._true = true
         self._true_directory = true_directory
         self._key = key
 
     def name_in(self, path: str) -> bytes | None:
-        """Return the true name of `path`, as Emacs or a CLI has it; None where it is not below the root."""
+        """Return the true name of `path`, a name from Emacs or a CLI; None if it is not below the root."""
         try:
             directory, name = os.path.split(os.path.normpath(file_name(path)))
         except FileNameError:
@@ -29,24 +29,24 @@ class Names:
         return os.fsencode(true) if true.startswith(self._true.rstrip("/") + "/") else None
 
     def told(self, path: str) -> bytes | None:
-        """Return the name that was told as `path`, also where a directory above it has become a link since."""
+        """Return the recorded name of `path`, a name sent before, even if a directory above it is a link now."""
         try:
             return os.fsencode(os.path.join(self._true, os.path.relpath(file_name(path), self._root)))
         except FileNameError:
             return None
 
     def name_out(self, path: bytes) -> str | None:
-        """Return `path` as Emacs has it; None for a name that is no text."""
+        """Return Emacs's name of `path`; None if it is not valid text."""
         try:
             return os.path.join(self._root, os.path.relpath(path, os.fsencode(self._true)).decode("utf-8"))
         except UnicodeDecodeError:
             return None
 
     def identifier(self, turn: int) -> str:
-        """Return the id in Emacs of the turn of that number."""
+        """Return the id in Emacs of the turn with that number."""
         return f"{self._key}-{turn}"
 
     def number(self, identifier: str) -> int | None:
-        """Return the number of the turn that Emacs calls `identifier`; None for one of another record."""
+        """Return the number of the turn with the id `identifier` in Emacs; None for one of another record."""
         head, _, number = identifier.rpartition("-")
         return int(number) if head == self._key and number.isdigit() else None

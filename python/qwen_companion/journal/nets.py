@@ -13,21 +13,21 @@ from qwen_companion.journal.store import Store, Write
 from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode
 
 _AT_ONCE = 50
-"""Files whose texts are asked of git at once: to start it takes 3 ms, and all of them are in memory."""
+"""Files whose texts are requested from git at once: starting it takes 3 ms, and all texts are in memory."""
 
 
 class Nets:
-    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+    """The net changes of one root.  Its methods block on disk I/O, are thread-safe, and raise StoreError."""
 
     def __init__(self, store: Store, files: Files) -> None:
-        """Take writes from `store`, and texts from `files`."""
+        """Read writes from `store`, and texts from `files`."""
         self._store = store
         self._files = files
 
     def net(
         self, path: bytes, turns: Collection[int], to_now: bool, fetched: Mapping[str, bytes] | None = None
     ) -> Net | None:
-        """Return the net change of `turns` in `path`; None where a text is not there any more.
+        """Return the net change of `turns` in `path`; None if a text is no longer available.
 
         `fetched` are the bytes of some digests.
         """
@@ -47,7 +47,7 @@ class Nets:
     def without(self, path: bytes, turns: Collection[int], version: Version | None) -> Loaded | None:
         """Return the `version` of `path` with the net change of `turns` undone, and the edits of all others kept.
 
-        :raises MissingTextError: where that cannot be told, as those touch it, or a text is not there any more
+        :raises MissingTextError: if that cannot be computed, as those edits touch it, or a text is no longer available
         """
         net = self.net(path, turns, to_now=False)
         if net is None or net.mixed:
@@ -67,7 +67,7 @@ class Nets:
     def several(
         self, paths: Sequence[bytes | None], turns: Collection[int], to_now: bool
     ) -> Iterator[tuple[bytes, Net | None]]:
-        """Yield each of `paths`, b"" for None, with what `net` returns; git is asked for the bytes of many at once."""
+        """Yield each of `paths`, b"" for None, with the result of `net`; git is asked for the bytes of many at once."""
         for start in range(0, len(paths), _AT_ONCE):
             names = [path or b"" for path in paths[start : start + _AT_ONCE]]
             writes = [write for path in names for write in self._store.writes(path)]
@@ -81,9 +81,9 @@ class Nets:
         return fetched[digest] if digest in fetched else self._files.text(digest)
 
     def since_commit(self) -> Iterator[Net]:
-        """Yield the changes of files since the last commit, as they were looked at last.
+        """Yield the changes of files since the last commit, as of the last scan.
 
-        :raises GitError: when that fails
+        :raises GitError: if that fails
         """
         for path, version in self._files.committed().items():
             before = None if version is None else self._files.text(version.digest)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who wrote each line of a file: an agent in a turn, the user, or somebody before the journal.
+"""The author of each line of a file: an agent in a turn, the user, or somebody before the journal.
 
-The origin of a line is bound to its text.  Each recorded write is compared with the text before it, and what stays
-keeps its origin.  So does what a write only brings back: a whole earlier text (a stash, another branch, an undo), or
-lines that were cut, here or in an earlier write.  Of two equal lines of which an agent has written one, nobody knows
-which, neither is called the agent's.
+The origin of a line belongs to its text.  Each recorded write is compared with the text before it, and lines that stay
+keep their origins.  So do lines that a write only restores: a whole earlier text (a stash, another branch, an undo), or
+lines that were cut, here or in an earlier write.  If an agent has written one of two equal lines and it is unknown
+which, neither is attributed to the agent.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from qwen_companion.journal.versions import LINK, TooLargeError, Version
 from qwen_companion.texts.hunks import Budget, Hunk, compare
 
 BEFORE, USER = 0, -1
-"""Origins that are no turn of an agent.  That of a line which the user wrote over one of the turn T is `USER - T`."""
+"""Origins that are no turn of an agent.  A line that the user wrote over one of turn T has the origin `USER - T`."""
 
 _MOVED = 20
-"""Letters and digits by which a block is known again; `git blame -M` wants as many.  Where it was, half are enough."""
+"""Letters and digits by which a block is recognized, as for `git blame -M`.  At its old position, half suffice."""
 
 _MOST_RECALLED = 5000
-"""Lines of one write that are looked for among those that are gone: more are no block that was put aside."""
+"""Most lines of one write that are searched among deleted lines: more are no block that was put aside."""
 
 _NEAR = 3
-"""Lines on either side of a change within which equal lines are not told apart."""
+"""Lines around a change within which equal lines are not distinguished."""
 
 _MOST_GONE = 20
-"""Files not there any more in which the text of a new one is looked for."""
+"""Most missing files that are searched for the text of a new one."""
 
 _MOST_LOOKED_AT = 200
-"""Files of which some may be such, the last written ones."""
+"""Most files, the last written ones, that are checked for being missing."""
 
 _AT_ONCE = 50
 """Writes whose texts are in memory at once."""
 
 LONG = 8
-"""Writes of a file that are worth following before anybody asks: so many take 0.1 s where it has 20,000 lines."""
+"""Writes of a file from which they are followed in advance: so many take 0.1 s in a file of 20,000 lines."""
 
 _Gone = Sequence[tuple[bytes, int]]
-"""Lines with one text that are gone: the key of the line before each, and its origin."""
+"""Deleted lines with one text: the key of the line before each, and its origin."""
 
 
 def turn_behind(origin: int) -> int:
-    """Return the turn that `origin` names, also for a line of the user's over one of that turn; 0 for none."""
+    """Return the turn in `origin`, including that of a line that the user wrote over; 0 for none."""
     return origin if origin >= BEFORE else USER - origin
 
 
 @dataclass
 class Text:
-    """A text at some time: its `lines`, the origin of each, and the turns that deleted lines, by the line after."""
+    """A text at some time: its `lines`, the origin of each, and the turns that deleted lines, by the next line."""
 
     lines: Sequence[str]
     origins: list[int]
@@ -80,7 +80,7 @@ class Text:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is kept of a file: its `text` after the write of the number `last`, None where it is not comparable."""
+    """The state of a file: its `text` after the write with the number `last`, None if it cannot be compared."""
 
     last: int
     version: Version | None
@@ -88,13 +88,13 @@ class _Known:
 
 
 class Origins:
-    """Its methods wait for the disk, may be called in any thread, and raise StoreError.
+    """The origins of lines below one root.  Its methods block on disk I/O, are thread-safe, and raise StoreError.
 
-    What was found out of a write is kept, so that a file with thousands of them is as quick to ask about as any.
+    The results for writes are stored, so that a file with thousands of them needs no longer than any other.
     """
 
     def __init__(self, store: Store, files: Files) -> None:
-        """Take writes from `store`, which the results are kept in, and texts from `files`."""
+        """Read writes from `store`, which also stores the results, and texts from `files`."""
         self._store = store
         self._files = files
         self._tracing: set[bytes] = set()
@@ -102,8 +102,8 @@ class Origins:
     def of(self, path: bytes, data: bytes | None = None) -> Text | None:
         """Return the text of `path` with the origins of its lines.
 
-        `data` are its bytes, by default those on the disk.  Nobody but the user has written what is not recorded yet.
-        None for a text that is binary, too long or not there.
+        `data` are its bytes, by default those on the disk.  Lines that are not recorded yet are the user's.  None for a
+        text that is binary, too long or missing.
         """
         fetched: dict[str, bytes] = {}
         if data is None:
@@ -125,7 +125,7 @@ class Origins:
         return result
 
     def trace(self, path: bytes, fetched: Mapping[str, bytes] = MappingProxyType({})) -> Text | None:
-        """Return the text after the last recorded write of `path`, None where there is none that can be compared.
+        """Return the text after the last recorded write of `path`, None if it has no text that can be compared.
 
         `fetched` are the bytes of some digests.
         """
@@ -140,14 +140,14 @@ class Origins:
             start = self._before(path, known, write, fetched)
             text = self._after(path, start, write, author, fetched, is_first=known is None)
             known = _Known(number, write.after, text)
-            # Of a file that is deleted, what it was: another may come of it.
+            # For a deleted file, its last text: another file may be made from it.
             kept = start if write.after is None else text
             if kept is not None:
                 self._store.database.execute("insert or replace into origins values(?, ?)", number, _packed(kept))
         return known and known.text
 
     def trace_long(self, turn: int) -> None:
-        """Follow the files of `turn` that have many writes which were not followed yet."""
+        """Follow the files of `turn` with many writes that were not followed yet."""
         for path in self._store.paths([turn]):
             known = self._known(path, {})
             if len(self._writes(path, -1 if known is None else known.last)) >= LONG:
@@ -158,7 +158,7 @@ class Origins:
         return [(int(number), write_of(row)) for number, *row in self._store.database.rows(query, path, last)]
 
     def _before(self, path: bytes, known: _Known | None, write: Write, fetched: Mapping[str, bytes]) -> Text | None:
-        """Return the text before `write`, which follows on what is `known`."""
+        """Return the text before `write`, the successor of the state `known`."""
         if known is not None and known.text is not None and known.version == write.before:
             return known.text
         lines = self._lines(write.before, fetched)
@@ -166,13 +166,13 @@ class Origins:
             return None if lines is None else Text([], [])
         if known is None or known.text is None:
             return self._inherited(path, lines, USER) or Text(lines, [BEFORE] * len(lines))
-        # A turn between is forgotten.
+        # A turn between was pruned.
         return self._advance(path, known.text, lines, BEFORE, is_kept=True)
 
     def _after(
         self, path: bytes, start: Text | None, write: Write, author: int, fetched: Mapping[str, bytes], is_first: bool
     ) -> Text | None:
-        """Return the text after `write` of `author`, which was `start` before; `is_first`: nothing was known."""
+        """Return the text after `write` by `author`, which was `start` before; `is_first`: no state was known."""
         lines = self._lines(write.after, fetched)
         if lines is None or start is None:
             return None if lines is None else Text(lines, [BEFORE] * len(lines))
@@ -184,9 +184,9 @@ class Origins:
         return result
 
     def _advance(self, path: bytes, text: Text, lines: Sequence[str], author: int, is_kept: bool = False) -> Text:
-        """Return `lines`, which `author` has made of `text` of `path`, with their origins.
+        """Return `lines`, made by `author` from `text` of `path`, with their origins.
 
-        If that `is_kept`, keep the origins of the lines that are gone as well.
+        If `is_kept`, store the origins of the deleted lines too.
         """
         hunks = compare(text.lines, lines, Budget(STEPS))
         known = list(text.origins)
@@ -214,14 +214,14 @@ class Origins:
             with self._store.database.transaction() as db:
                 db.executemany(
                     "insert into removed values(?, ?, ?, ?) on conflict do update set origin = excluded.origin"
-                    # Of equal lines after equal ones, no agent is named for one that was not its own.
+                    # Of equal lines after equal ones, no line is attributed to an agent that may not have written it.
                     " where excluded.origin <= 0 or origin > 0",
                     gone,
                 )
         return result
 
     def _recall(self, path: bytes, lines: Collection[str]) -> Mapping[str, _Gone]:
-        """Return which of `lines` were in the file `path` once; none of too many."""
+        """Return which of `lines` were once in the file `path`; none if they are too many."""
         found: dict[str, _Gone] = {}
         if len(lines) > _MOST_RECALLED:
             return found
@@ -232,14 +232,14 @@ class Origins:
                     found[line] = [(bytes(previous), int(origin)) for previous, origin in rows]
         return found
 
-    # --- What is kept ---
+    # --- Stored results ---
 
     def _stored(self, path: bytes, after: str | None = None) -> tuple[int, Version | None, Version | None, bytes]:
-        """Return the last write of `path` of which something is kept: its number, both its versions, and that.
+        """Return the last write of `path` with a stored result: its number, both its versions, and the result.
 
-        It is one that left the digest `after`, if that is given.
+        With `after`, it is one that left that digest.
 
-        :raises LookupError: where there is none
+        :raises LookupError: if there is none
         """
         query = (
             "select w.id, w.before, w.before_mode, w.after, w.after_mode, o.state from writes w"
@@ -260,9 +260,9 @@ class Origins:
         return None
 
     def _bring_back(self, path: bytes, digest: str, result: Text, author: int) -> None:
-        """Give the lines of `result`, of that `digest`, the origins that they had when `path` had the same text before.
+        """Give the lines of `result`, with that `digest`, their origins from when `path` had the same text before.
 
-        A line that an agent has written anew since then stays its own, as do lines that the agent `author` writes now.
+        A line that an agent has rewritten since then keeps its origin, as do lines that the agent `author` writes now.
         """
         with suppress(LookupError):
             text = _unpacked(self._stored(path, digest)[3], result.lines)
@@ -273,17 +273,17 @@ class Origins:
                 ]
 
     def _lines(self, version: Version | None, fetched: Mapping[str, bytes]) -> Sequence[str] | None:
-        """Return the lines of `version`, none for no file; None where they cannot be compared."""
+        """Return the lines of `version`, none for no file; None if they cannot be compared."""
         if version is None:
             return []
         data = fetched.get(version.digest) or self._files.text(version.digest)
         return None if data is None or version.mode == LINK else _comparable(data)
 
     def _inherited(self, path: bytes, lines: Sequence[str], author: int, looks: bool = False) -> Text | None:
-        """Return `lines`, the first that are known of `path`, as `author` has made them of the file that it was.
+        """Return `lines`, the first known ones of `path`, with the origins in the file that `author` made them from.
 
-        That is the one most alike of those that were deleted, and if it `looks` at the disk, of those that are not
-        there; None where there is none.
+        That is the most similar one of the deleted files, and with `looks`, of those missing on the disk; None without
+        one.
         """
         there = set(lines)
         best: tuple[float, bytes, Text] | None = None
@@ -299,7 +299,7 @@ class Origins:
         return self._advance(old, text, lines, author)
 
     def _gone(self, looks: bool) -> Iterator[bytes]:
-        """Yield the files that were deleted, the last one first, and if it `looks`, those that are not there now."""
+        """Yield the deleted files, the last one first, and with `looks`, those that are missing now."""
         query = (
             "select path, after is null from writes where id in (select max(id) from writes group by path)"
             " order by id desc limit ?"
@@ -311,8 +311,8 @@ class Origins:
                     yield bytes(path)
 
     def _last_text(self, path: bytes) -> Text | None:
-        """Return the last text of `path`, which is not there any more."""
-        # Two of them may be as if one had come of the other.
+        """Return the last text of `path`, which is missing."""
+        # Two of them may look as if one had been made from the other.
         self._tracing.add(path)
         try:
             text = self.trace(path)
@@ -333,7 +333,7 @@ def _packed(text: Text) -> bytes:
 
 
 def _unpacked(state: bytes, lines: Sequence[str]) -> Text | None:
-    """Return `lines` as they are kept; None for what was kept of another text, or is damaged."""
+    """Return `lines` with their stored origins; None if these are damaged or belong to another text."""
     with suppress(zlib.error, ValueError, TypeError):
         runs, gaps = json.loads(zlib.decompressobj().decompress(state, MAX_COMPARED))
         if sum(runs[::2]) == len(lines):
@@ -362,7 +362,7 @@ def _weight(line: str) -> int:
 
 
 def _written(gone: Sequence[int], count: int, author: int) -> list[int]:
-    """Return the origins of `count` lines by `author` in place of lines with the origins `gone`."""
+    """Return the origins of `count` lines by `author` that replace lines with the origins `gone`."""
     if author != USER or not any(map(turn_behind, gone)):
         return [author] * count
     last = len(gone) - 1
@@ -370,8 +370,8 @@ def _written(gone: Sequence[int], count: int, author: int) -> list[int]:
 
 
 def _gaps(text: Text, hunks: Sequence[Hunk], end: Hunk, author: int) -> dict[int, int]:
-    """Return where agents have deleted lines, after `hunks` of `author`."""
-    # Lines that come or go at a gap fill it, or are the user's answer to it.
+    """Return the positions at which agents have deleted lines, after `hunks` by `author`."""
+    # Lines added or deleted at a gap fill it, or are the user's reaction to it.
     kept = [gap for gap in text.gaps if not any(hunk.old_start <= gap <= hunk.old_end for hunk in hunks)]
     moved: dict[int, int] = {}
     old = 0
@@ -385,7 +385,7 @@ def _gaps(text: Text, hunks: Sequence[Hunk], end: Hunk, author: int) -> dict[int
 
 
 def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, recalled: Mapping[str, _Gone]) -> None:
-    """Give lines that `author` has only moved, or brought back of those `recalled`, the origins that they had."""
+    """Give lines that `author` has only moved, or restored from those `recalled`, their previous origins."""
     moved: dict[str, list[tuple[bytes, int]]] = defaultdict(list)
     for hunk in hunks:
         for index in range(hunk.old_start, hunk.old_end):
@@ -394,7 +394,7 @@ def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, rec
         index = hunk.new_start
         while index < hunk.new_end:
             run = _run_from(index, hunk.new_end, result.lines, moved)
-            # What an agent writes that was there before may have been moved, be it a brace.
+            # Text that an agent writes and that existed before may have been moved, even if it is only a brace.
             least = 0 if author > BEFORE else _MOVED
             if not _is_enough(run, index, result.lines, least):
                 run, least = _run_from(index, hunk.new_end, result.lines, recalled), _MOVED
@@ -406,7 +406,7 @@ def _take_back(text: Text, result: Text, hunks: Sequence[Hunk], author: int, rec
 
 
 def _run_from(start: int, end: int, lines: Sequence[str], known: Mapping[str, _Gone]) -> list[tuple[bytes, int]]:
-    """Return what is `known` of the lines from `start` on, up to `end`, as far as they followed each other before."""
+    """Return the `known` origins of the lines from `start` to `end`, while they followed each other before."""
     run: list[tuple[bytes, int]] = []
     for index in range(start, end):
         options = known.get(lines[index], ())
@@ -421,9 +421,9 @@ def _run_from(start: int, end: int, lines: Sequence[str], known: Mapping[str, _G
 
 
 def _is_enough(run: Sequence[tuple[bytes, int]], start: int, lines: Sequence[str], least: int) -> bool:
-    """Return whether the lines of `run` are known again by `least` letters and digits.
+    """Return whether the lines of `run` are recognized by `least` letters and digits.
 
-    Half of it is enough where they follow the line that they followed, if that has the other half.
+    Half of it is enough if they follow the same line as before, and that has the other half.
     """
     weight = sum(_weight(lines[index]) for index in range(start, start + len(run)))
     if not run or weight >= least:
@@ -433,17 +433,17 @@ def _is_enough(run: Sequence[tuple[bytes, int]], start: int, lines: Sequence[str
 
 
 def _doubt(lines: Sequence[str], origins: list[int], spans: Sequence[range], author: int) -> None:
-    """Name no agent for lines of which one may be its own and an equal one not, where lines in `spans` came or went."""
+    """Drop the agent from a line if an identical line near `spans`, added or deleted lines, may be the one it wrote."""
     changed = {index for span in spans for index in span}
     for span in spans:
         for one, other in _twins(lines, span, changed):
-            # One was there and one is new, or one is gone; nobody knows which is which.
+            # One existed and one is new, or one was deleted; it is unknown which.
             _name_less(origins, one, origins[other], author)
             _name_less(origins, other, origins[one], author)
 
 
 def _doubt_islands(result: Text, hunks: Sequence[Hunk]) -> None:
-    """Name no agent for a brace or the like between two changes of the user's, which may have a new one of them."""
+    """Drop the agent from a brace or the like between two changes of the user's, which may have a new one."""
     for one, other in pairwise(hunks):
         island = range(one.new_end, other.new_start)
         if len(island) <= _SLIDE and sum(_weight(result.lines[index]) for index in island) < _MOVED:
@@ -457,13 +457,13 @@ def _name_less(origins: list[int], index: int, other: int, author: int) -> None:
 
 
 _SLIDE = 40
-"""Lines up to which a change is tried at other places where it would have the same result."""
+"""Most lines of a change that is tried at other positions with the same result."""
 
 
 def _twins(lines: Sequence[str], span: range, changed: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of equal lines of which one may stand for the other, as those of `span` came or went.
+    """Yield pairs of equal lines that are interchangeable, as the lines of `span` were added or deleted.
 
-    All that came or went are `changed`.
+    `changed` are all added or deleted lines.
     """
     start, end, size = span.start, span.stop, len(span)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where records are kept."""
+"""The directories of records."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def state_directory(environ: Mapping[str, str]) -> str:
 
 
 def is_recorded(roots: Iterable[str], environ: Mapping[str, str]) -> bool:
-    """Return whether something of one of `roots` has been recorded before.  Waits for the disk."""
+    """Return whether something of one of `roots` has been recorded before.  Blocks on disk I/O."""
     return any(os.path.isdir(os.path.join(state_directory(environ), key_of(root))) for root in roots)

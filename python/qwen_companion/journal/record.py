@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The record of one root: what agents and the user write is noted here, turn by turn."""
+"""The record of one root: the writes of agents and the user, turn by turn."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from qwen_companion.privacy.rules import edited_file
 from qwen_companion.processes import has_ended
 
 ONE_GO_MS = 5 * 60 * 1000
-"""How long after the last one a further hunk that the user undoes belongs to the same turn."""
+"""Seconds within which a further hunk that the user undoes belongs to the same turn."""
 
 _FOUND = (DISK, UNREVIEWED, SHELL_TOOL)
 """Tools whose writes only a scan can find."""
 
 _TEMPORARY = b".qwen-companion-"
-"""Prefix of temporary files, which are renamed once they are written."""
+"""Prefix of temporary files, which are renamed once they are complete."""
 _WRITTEN_S = 600.0
-"""Seconds after which one is no longer being written."""
+"""Seconds after which a temporary file is no longer being written."""
 
 _MAX_STAMPS = 10_000
 """Only those of the last seconds matter."""
@@ -45,7 +45,7 @@ _MAX_STAMPS = 10_000
 
 @dataclass(frozen=True)
 class Cause:
-    """The author of a write: an agent in `turn` by `tool`, or with None somebody else, without a tool the user."""
+    """The author of a write: an agent in `turn` by `tool`; with None somebody else, and without a tool the user."""
 
     turn: int | None = None
     tool: str = ""
@@ -53,10 +53,10 @@ class Cause:
 
 
 NOBODY = Cause(tool=DISK)
-"""Somebody of whom nothing is told."""
+"""An unknown author."""
 
 Chooser = Callable[[Sequence[bytes]], Sequence[Cause]]
-"""Returns the causes of changes in files, asked once the files have been read."""
+"""Returns the causes of changes in files; called after the files have been read."""
 
 
 def _always(cause: Cause) -> Chooser:
@@ -64,12 +64,12 @@ def _always(cause: Cause) -> Chooser:
 
 
 class Record:
-    """The record of one root.  Its methods wait for the disk, and may be called in any thread."""
+    """The record of one root.  Its methods block on disk I/O and are thread-safe."""
 
     def __init__(self, root: str, environ: Mapping[str, str], site: Site | None = None) -> None:
-        """`root` is a name of the directory as Emacs has it, at `site`, by default on this machine.
+        """`root` is Emacs's name of the directory, at `site`, by default on this machine.
 
-        :raises NoRecordError: when that fails
+        :raises NoRecordError: if it cannot be recorded
         """
         self.root = root
         self.site = site or ThisMachine(root, environ)
@@ -88,16 +88,16 @@ class Record:
             raise NoRecordError(reason_of(error)) from None
         self.rules = self.site.rules
         self.visited: Collection[str] = ()
-        """The files that are open in Emacs, as Emacs names them."""
+        """The files that are open in Emacs, by their names there."""
         self._stamps: dict[bytes, tuple[int, int] | None] = {}
-        """The stamp of each file when an agent's change of it was last found on the disk, not told by a tool."""
+        """Stamp of each file at the last agent change that a scan (not a tool) found."""
         self._begin_with(store)
 
     def _begin_with(self, store: Store) -> None:
-        """Take `store` from now on, and what depends on it."""
+        """Use `store` from now on, and set up the parts that depend on it."""
         self.store = store
         self._times: dict[int, tuple[bytes, float]] = {}
-        """The files of changes of agents that were found on the disk, and when they were made, by their numbers."""
+        """The files of scanned changes of agents, and the times of these, by number."""
         self._files = self.site.files(self._directory.trees, store)
         self.names = Names(self.root, self._directory.key, self.site.true, self.site.true_directory)
         self.answers = Answers(self.root, self.names, store, self._files)
@@ -107,7 +107,7 @@ class Record:
         self._forget_repositories()
 
     def _forget_repositories(self) -> None:
-        """Forget what was recorded of directories that repositories keep for themselves: no undo may write there."""
+        """Forget what was recorded of the private directories of repositories: no undo may write there."""
         by_directory: dict[str, list[bytes]] = {}
         for path in self.store.written():
             if (directory := self.rules.own_directory(os.fsdecode(path))) is not None:
@@ -117,7 +117,7 @@ class Record:
 
     @property
     def news(self) -> str | None:
-        """A message for the user about what was recorded before and is lost; None for none."""
+        """A message for the user about a previous record that is lost; None for none."""
         return self._directory.news
 
     def close(self) -> None:
@@ -127,9 +127,9 @@ class Record:
             self._directory.close()
 
     def replace_damaged(self, damage: str) -> None:
-        """Begin anew, with the store's file put aside for its `damage`; `news` says so.
+        """Begin anew, with the store's file put aside for its `damage`; `news` reports that.
 
-        :raises OSError, StoreError: when that fails
+        :raises OSError, StoreError: if that fails
         """
         with self._lock:
             before = self.store
@@ -139,8 +139,8 @@ class Record:
     def restore(self) -> bool:
         """Begin anew if the record has been removed; return whether it was.
 
-        :raises DamagedStoreError: when its file has been emptied
-        :raises OSError, StoreError, NoRecordError: when that fails
+        :raises DamagedStoreError: if its file has been emptied
+        :raises OSError, StoreError, NoRecordError: if that fails
         """
         with self._lock:
             store = self._directory.restore()
@@ -152,7 +152,7 @@ class Record:
     # --- Recording ---
 
     def resume(self) -> list[TurnRow]:
-        """Return the turns that went on when another process recorded them, and still may; end the others."""
+        """Return the turns that were running when another process recorded them, and still may be; end the others."""
         going: list[TurnRow] = []
         for turn in self.store.turns():
             if turn.end is None:
@@ -163,7 +163,7 @@ class Record:
         return going
 
     def scan(self, cause: Cause | Chooser, skip: Callable[[bytes], bool] = lambda _path: False) -> bool:
-        """Look at all files but those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
+        """Scan all files except those to `skip`; record the changes as `cause`'s.  Return whether there are any."""
         choose: Chooser = _always(cause) if isinstance(cause, Cause) else cause
         with self._lock:
             for known in (self._stamps, self._times):
@@ -193,7 +193,7 @@ class Record:
         notes = [f"not recorded: {text}" for text in found.left_out]
         changed, is_any_new = self._histories.look(found.repositories)
         if is_any_new:
-            # Some of their files may have been found before it was clear what they are.
+            # Some of their files may have been found before they were recognized as repositories.
             self._forget_repositories()
         if notes or changed:
             (of,) = choose([os.fsencode(self.site.true)])
@@ -204,9 +204,9 @@ class Record:
                     self.store.add_note(of.turn, *self._histories.note(of.turn, own))
 
     def _drop_if_spare(self, path: bytes) -> None:
-        """Delete the temporary file `path` of a killed process if its bytes are kept elsewhere.
+        """Delete the temporary file `path` of a killed process if its bytes are stored elsewhere.
 
-        They are if a recorded file beside it begins with them, or a kept version of one does.
+        They are if a recorded file beside it, or a stored version of one, begins with them.
         """
         with suppress(OSError, TooLargeError):
             left = self.look(path)
@@ -221,13 +221,13 @@ class Record:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether all files have been looked at once."""
+        """Whether the first scan is complete."""
         return self._files.is_complete
 
     def directories(self) -> set[bytes]:
         """Return the absolute names of the directories in which files are recorded.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         with self._lock:
             return self._files.directories()
@@ -243,8 +243,8 @@ class Record:
     def claim(self, path: bytes, loaded: Loaded | None, turn: int | None = None) -> bool:
         """Record that Emacs has written `loaded` to `path`, in the `turn` of an undo or in none.
 
-        Correct a scan that gave the same write to an agent a moment ago, before the report of Emacs had arrived.  A
-        file written again since with the same contents was an agent's before.
+        Correct a scan that attributed the same write to an agent a moment ago, before the report of Emacs had arrived.
+        If the file was rewritten since with equal contents, the first write was the agent's.
         """
         with self._lock:
             if self.observe(path, loaded, Cause(turn, "" if turn is None else UNDO)):
@@ -255,12 +255,12 @@ class Record:
             return self.store.reassign(path, version, turn, _FOUND)
 
     def written_since(self, turn: int, since: float) -> list[int]:
-        """Return the numbers of the writes of `turn` that were found, and made after `since`, in s since the epoch."""
+        """Return the numbers of the scanned writes of `turn` made after `since`, in s since the epoch."""
         with self._lock:
             return [write for write in self.store.numbers(turn) if self._times.get(write, (b"", -math.inf))[1] >= since]
 
     def found(self, since: float) -> list[tuple[int, int, bytes, float]]:
-        """Return the changes of agents `since` that time that were found: number, turn, file and time of each."""
+        """Return the scanned changes by agents since `since`: number, turn, file and time of each."""
         with self._lock:
             times = {write: its for write, its in self._times.items() if since <= its[1] < math.inf}
             turns = dict(self.store.turns_of(times))
@@ -292,14 +292,15 @@ class Record:
         return (
             any(os.path.lexists(each) or self.store.contents.current(each, None) is not None for each in there)
             or self.names.name_out(os.fsencode(edited)) in self.visited
-            # What is no backup is also removed where the file was never saved; a backup may be the only copy.
+            # An editor also removes a file other than a backup if its original was never saved; a backup may be the
+            # only copy.
             or (change.after is None and not change.path.endswith(b"~") and not self.store.is_known(change.path))
         )
 
     def look(self, path: bytes) -> Loaded | None:
         """Return the file at `path`, in the form to record.
 
-        :raises TooLargeError, OSError: when that fails
+        :raises TooLargeError, OSError: if that fails
         """
         return self._files.load(path)
 
@@ -319,10 +320,10 @@ class Record:
     ) -> TurnRow | None:
         """Record that the user wrote `paths` to undo a part of the turn `undone`; return None if nothing changed.
 
-        With `bring_back` the user undid the newest undoing of that turn.  Hunks that are undone one after the other are
+        With `bring_back`, the user undid the newest undo of that turn.  Hunks that are undone one after the other are
         one turn.
 
-        :raises RecordError: when that fails
+        :raises RecordError: if that fails
         """
         with self._lock:
             if bring_back:
@@ -347,7 +348,7 @@ class Record:
             return turn
 
     def _undoing(self, undone: int, paths: Sequence[bytes]) -> int | None:
-        """Return the newest turn that undid the turn `undone` in one of `paths` and is not brought back there."""
+        """Return the newest turn that undid the turn `undone` in one of `paths` and is not itself undone there."""
         undos = Undos(self.store.turns())
         for turn in undos.of(undone):
             if any(self._changes(path, undos.chain(turn)) for path in paths):
@@ -367,9 +368,9 @@ class Record:
         return f"{verb} changes of {what}".encode("utf-8", "replace").decode()
 
     def merge(self, of: TurnRow | None, label: str, paths: Sequence[bytes], time: int) -> TurnRow | None:
-        """Record that the user merged parts of `of`, a turn in a worktree, or of none, into `paths`.
+        """Record that the user merged parts of `of`, a turn in a worktree, or of no turn, into `paths`.
 
-        Parts that are merged one after the other are one turn.  Return it, None if nothing changed.
+        Parts that are merged one after the other are one turn.  Return it, or None if nothing changed.
         """
         session, client = ("", "") if of is None else (of.session, of.client)
         with self._lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The directory of one root's record: private, used by one Emacs at a time, and begun anew where it is damaged."""
+"""The directory of one root's record: private, used by one Emacs at a time, and begun anew if it is damaged."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from qwen_companion.journal.store import Store
 from qwen_companion.state import key_of
 
 _SLOTS = 8
-"""As many Emacsen can record the same root at once, each for itself."""
+"""Most Emacs processes that can record the same root at once, each in its own directory."""
 
 
 class NoRecordError(CompanionError):
-    """Nothing can be recorded below a root; the text says why."""
+    """Nothing can be recorded below a root; the message has the reason."""
 
 
 class RecordDirectory:
-    """The locked directory of one root's record.  Its methods wait for the disk, and must not overlap."""
+    """The locked directory of one root's record.  Its methods block on disk I/O, and must not overlap."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """Lock a directory for the directory `root`, as Emacs has it.
+        """Lock a directory for the directory `root`, a name from Emacs.
 
-        :raises OSError, NoRecordError: when that fails
+        :raises OSError, NoRecordError: if that fails
         """
         self._root = root
         self._environ = environ
         self.news: str | None = None
-        """A message for the user about what was recorded before and is lost; None for none."""
+        """A message for the user about a previous record that is lost; None for none."""
         self._descriptor = -1
         self.path, self.key = self._lock()
 
@@ -80,9 +80,9 @@ class RecordDirectory:
         os.close(self._descriptor)
 
     def open_store(self) -> Store:
-        """Open the store; put one that is damaged aside and begin anew.
+        """Open the store; if it is damaged, put it aside and begin anew.
 
-        :raises OSError, StoreError: when that fails
+        :raises OSError, StoreError: if that fails
         """
         if os.path.isdir(self.trees) and os.path.exists(self._file) and os.path.getsize(self._file) == 0:
             self.news = f"What was recorded of changes in {self._root} is lost: its file was empty; it begins anew"
@@ -95,7 +95,7 @@ class RecordDirectory:
     def replace_store(self, damage: str) -> Store:
         """Put the store's file aside for its `damage`, and return a new one.
 
-        :raises OSError, StoreError: when that fails
+        :raises OSError, StoreError: if that fails
         """
         aside = _put_aside(self._file)
         with suppress(FileNotFoundError):
@@ -110,10 +110,10 @@ class RecordDirectory:
         return Store(self._file)
 
     def restore(self) -> Store | None:
-        """Return a new store if the directory has been removed, None where it has not.
+        """Return a new store if the directory has been removed, else None.
 
-        :raises DamagedStoreError: when the store's file has been emptied
-        :raises OSError, StoreError, NoRecordError: when that fails
+        :raises DamagedStoreError: if the store's file has been emptied
+        :raises OSError, StoreError, NoRecordError: if that fails
         """
         with suppress(FileNotFoundError):
             if os.path.getsize(self._file) == 0:
@@ -134,9 +134,9 @@ class RecordDirectory:
 
 
 def _put_aside(path: str) -> str:
-    """Rename the file `path`; return its new name, with the date.
+    """Rename the file `path`; return its new name, which has the date.
 
-    :raises OSError: when that fails
+    :raises OSError: if that fails
     """
     aside = f"{path}.damaged-{time.strftime('%Y-%m-%d-%H%M%S')}"
     os.rename(path, aside)

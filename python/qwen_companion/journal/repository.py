@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The user's repository: where it is, its settings and rule files, and its objects.  It is read and never written."""
+"""The user's repository: its location, settings, rule files and objects.  It is read and never written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qwen_companion.privacy.git import common_directory, git_directory, reposito
 from qwen_companion.privacy.verdicts import printable
 
 COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
-"""Settings of the user's repository that decide about names and modes of files."""
+"""Settings of the user's repository that affect names and modes of files."""
 
 _CONVERTS = re.compile(rb"(?<![-!\w])(?:text|eol|crlf|filter|ident|working-tree-encoding)\b")
 
@@ -30,7 +30,7 @@ class Repository:
 
 
 def find_repository(directory: str) -> Repository | None:
-    """Return the repository whose work tree `directory`, a true name, is in."""
+    """Return the repository whose work tree contains `directory`, a true name."""
     top = repository(os.path.join(directory, "."))
     own = "" if top is None else os.path.normpath(git_directory(top))
     if top is None or not os.path.isfile(os.path.join(own, "HEAD")):
@@ -39,21 +39,21 @@ def find_repository(directory: str) -> Repository | None:
 
 
 class Configuration:
-    """The user's settings and rule files for the work tree `top`, which decide about names and bytes of files."""
+    """The user's settings and rule files for the work tree `top`, which affect names and bytes of files."""
 
     def __init__(self, git: Git, top: str, repository: Repository | None, environ: Mapping[str, str]) -> None:
-        """Without a `repository` there are the rule files of `top`."""
+        """Without a `repository`, only the rule files of `top` are used."""
         self._git = git
         self._top = top
         self._repository = repository
         self._environ = environ
         self.settings: dict[str, str] = {}
-        """Those of the repository that matter here, by their names; none before `read`."""
+        """The settings of the repository that matter here, by name; none before `read`."""
 
     def read(self) -> None:
         """Read the settings, and check the files that git would read.
 
-        :raises GitError: when that fails
+        :raises GitError: if that fails
         """
         self.check_files()
         if self._repository is None or not os.path.isdir(self._repository.directory):
@@ -61,7 +61,7 @@ class Configuration:
         names = (*(name.partition(".")[2] for name in COPIED), "autocrlf", "eol", "attributesfile")
         pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
         own = self._repository.directory
-        # The work tree that it names need not be there.
+        # The work tree named there need not exist.
         output = self._git.run(["config", "-z", "--get-regexp", pattern], own, good=(0, 1), options=place(own, own))
         found: dict[str, str] = {}
         for entry in output.split(b"\0"):
@@ -75,7 +75,7 @@ class Configuration:
     def check_files(self) -> None:
         """Check that git can read its files of rules.
 
-        :raises GitError: for a pipe, where it would wait, and for a device without end
+        :raises GitError: for a pipe, on which it would block, and for a device without end
         """
         files = [os.path.join(self._top, name) for name in (".gitignore", ".gitattributes")]
         if self._repository is not None:
@@ -107,7 +107,7 @@ class Configuration:
 
 
 class Objects:
-    """The objects of the user's repository; without a repository there are none."""
+    """The objects of the user's repository; none without a repository."""
 
     def __init__(
         self, git: Git, directory: str, top: str, pathspec: Sequence[bytes], repository: Repository | None
@@ -120,7 +120,7 @@ class Objects:
         self._repository = repository
 
     def unavailable(self, digests: Iterable[str]) -> set[str]:
-        """Return those of `digests` that the user's repository has not."""
+        """Return those of `digests` that the user's repository lacks."""
         wanted = list(dict.fromkeys(digests))
         if self._repository is None or not wanted:
             return set(wanted)
@@ -129,27 +129,27 @@ class Objects:
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
 
     def stored_digests(self) -> set[str]:
-        """Return the digests in the user's index whose blobs the user's repository has."""
+        """Return the digests in the user's index whose blobs are in the user's repository."""
         if self._repository is None:
             return set()
         options = (*EXACT, *place(self._repository.directory, self._top))
         output = self._git.run(["ls-files", "-z", "-s", "--", *self._pathspec], self._top, options=options)
         digests = {line.split(b" ", 2)[1].decode() for line in items(output)}
-        # An entry can be made without a blob.
+        # An entry can exist without a blob.
         return digests - self.unavailable(digests)
 
     def few(self, digests: Sequence[str], most: int) -> Sequence[str]:
-        """Return the first of `digests`, one at least, whose blobs have `most` bytes together."""
+        """Return the first of `digests`, at least one, whose blobs have at most `most` bytes together."""
         if self._repository is None or len(digests) < 2:
             return digests
         data = "".join(f"{digest}\n" for digest in digests).encode()
         sizes = self._cat("--batch-check=%(objectsize)", data).decode().splitlines()
-        # Of one that is not there the line has another form.
+        # The line about a missing blob has another form.
         totals = accumulate(int(size) if size.isdigit() else 0 for size in sizes)
         return digests[: max(1, sum(total <= most for total in totals))]
 
     def blobs(self, digests: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of those of `digests` that the user's repository has."""
+        """Return the bytes of those of `digests` that are in the user's repository."""
         found: dict[str, bytes] = {}
         if self._repository is None or not digests:
             return found
@@ -168,7 +168,7 @@ class Objects:
     def last_tree(self) -> str:
         """Return the digest of the tree of the last commit.
 
-        :raises GitError: where there is no commit
+        :raises GitError: if there is no commit
         """
         if self._repository is None:
             raise GitError("not in a git repository")
@@ -182,7 +182,7 @@ class Objects:
 
 
 def _file_converts(path: str | bytes) -> bool:
-    """Return whether the file of attributes `path`, there or not, may have git change bytes."""
+    """Return whether the file of attributes `path`, existing or not, may make git change bytes."""
     try:
         lines = read_start(os.fsdecode(path), 1024 * 1024).splitlines()
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The work on the record of one root: who is at work there, what was changed, and jobs done one after the other."""
+"""The work on the record of one root: who works there, what was changed, and jobs done one after the other."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PAST_S = 60.0
-"""How long those that have ended are remembered, in seconds."""
+"""Seconds for which workers that have ended are remembered."""
 
 MOST_OF_PROMPT = 10_000
-"""Characters of a prompt that are recorded."""
+"""Most characters of a prompt that are recorded."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A tool at work for `session`; `path` is the file it writes, None if that is unknown, or not below the root.
+    """A running tool of `session`; `path` is the file that it writes, None if that is unknown, or not below the root.
 
     It began at the time `begin`, in seconds since the epoch.
     """
@@ -60,7 +60,7 @@ class Call:
 
 @dataclass
 class Running:
-    """A turn that goes on.  `ready` is set when the files have been looked at; `number` is that of the record then."""
+    """A running turn.  `ready` is set after the first scan; then `number` is that of the record."""
 
     row: TurnRow
     ready: anyio.Event = field(default_factory=anyio.Event)
@@ -72,18 +72,18 @@ class Running:
     end: int | None = None
     """When it ended, in ms since the epoch."""
     prompt: str | None = None
-    """The id of its prompt, where the CLI marks with that what its commands start."""
+    """The id of its prompt, if the CLI marks the processes of its commands with that."""
     left: list[int] = field(default_factory=list[int])
     """Processes that its commands have left behind."""
     told: set[bytes] = field(default_factory=set[bytes])
-    """Files at which its model was told that another agent works."""
+    """Files about which its model was told that another agent works on them."""
 
 
 @dataclass(frozen=True)
 class Worker:
     """Somebody who may write, for `session`, by `tool`, from `begin` to `end`, in seconds since the epoch.
 
-    With a `probe`, only if that does something just then.
+    With a `probe`, only while that is active.
     """
 
     session: str
@@ -94,30 +94,31 @@ class Worker:
     runs_tool: bool = False
     cli: SilentCli | None = None
     serves_chats: bool = False
-    """Whether it may be an agent of a daemon: that tells of its work in a chat."""
+    """Whether it may be an agent of a daemon, which reports its work in a chat."""
     is_lost: bool = False
-    """Whether a tool of it may run of which nobody tells before the daemon answers again."""
+    """Whether it may have a tool running that is not reported before the daemon answers again."""
     is_resumed: bool = False
-    """Whether its turn went on while no backend heard its hooks."""
+    """Whether its turn was running while no backend received its hooks."""
     begin: float = -math.inf
     end: float = math.inf
 
     @property
     def writes_by_itself(self) -> bool:
-        """Return whether it may write without a hook that tells of the file."""
+        """Return whether it may write without a hook that reports the file."""
         return self.runs_tool or self.cli is not None or self.is_lost
 
     @property
     def number(self) -> int | None:
-        """Return the number of its turn, None while that has not begun."""
+        """Return the number of its turn, None before that has begun."""
         return None if self.running is None else self.running.number
 
 
 @dataclass
 class SilentCli:
-    """A CLI that calls no hooks.  `turn` is the last of its turns, in which it wrote last at the time `written`.
+    """A CLI that calls no hooks.  `turn` is its last turn, in which it wrote last at the time `written`.
 
-    Changes after `since`, in seconds since the epoch, may be its own; before it was `seen` they are rather another's.
+    Changes after `since`, in seconds since the epoch, may be its own; those before it was `seen` are more likely
+    another's.
     """
 
     session: KnownSession
@@ -128,36 +129,36 @@ class SilentCli:
     turn: TurnRow | None = None
     written: int = 0
     done: int | None = None
-    """How much its process had written in total at the last sample."""
+    """The bytes that its process had written in total at the last sample."""
     prompt: str = ""
-    """A prompt that it has begun with, from outside of its terminal, until the turn for that begins."""
+    """A prompt that it has received from outside of its terminal, until the turn for that begins."""
     conversation: str = ""
-    """The id of its conversation, once such a prompt has told it."""
+    """The id of its conversation, once known from such a prompt."""
 
 
 class Root:
     """The work on the record of one root: jobs in a thread, one after the other."""
 
     def __init__(self, record: Record, activity: Activity, warn: Callable[[str], None]) -> None:
-        """Work on `record`; `warn` tells the user something."""
+        """Work on `record`; `warn` shows the user a message."""
         self.record = record
         self._warn = warn
         self.watch: Watch | None = None
         self.write_notes: Callable[[], None] | None = None
-        """Writes notes on the user's new commits, None where none are wanted."""
+        """Writes notes on the user's new commits; None if none are wanted."""
         self.witness = Witness(activity)
         self.stirred = anyio.Event()
         self.news: float | None = None
-        """When the disk was last heard to change since the last look, in seconds since the epoch."""
+        """When the last event of the disk since the last scan came, in seconds since the epoch."""
         self.looked = -math.inf
-        """When the last look at the files began, in seconds since the epoch."""
+        """When the last scan of the files began, in seconds since the epoch."""
         self.failed = False
-        """Whether the last look at the files could not be recorded; it is repeated."""
+        """Whether the last scan of the files could not be recorded; it is repeated."""
         self.running: dict[str, Running] = {}
         self.left: list[Running] = []
-        """Turns that have ended, with processes that go on."""
+        """Turns that have ended and left running processes."""
         self.past: list[Worker] = []
-        """Commands, turns and CLIs that have ended lately: a look may still find what they have written."""
+        """Commands, turns and CLIs that have ended recently: a scan may still find their writes."""
         self.calls: dict[str, Call] = {}
         self.reserved: Counter[bytes] = Counter()
         self._shared: dict[frozenset[int], int] = {}
@@ -167,7 +168,7 @@ class Root:
         self.jobs, self.jobs_left = anyio.create_memory_object_stream[Callable[[], object]](math.inf)
 
     def do(self, job: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
-        """Have the job `job(*arguments, **named)` done after those before it."""
+        """Schedule the job `job(*arguments, **named)` after those before it."""
         self.jobs.send_nowait(partial(job, *arguments, **named))
 
     async def done(self, job: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
@@ -178,7 +179,7 @@ class Root:
         return results[-1] if results else None
 
     async def done_so_far(self) -> None:
-        """Wait until the jobs so far are done."""
+        """Wait until the current jobs are done."""
         done = anyio.Event()
 
         def tell() -> None:
@@ -190,11 +191,11 @@ class Root:
         await done.wait()
 
     def is_reserved(self, path: bytes) -> bool:
-        """Return whether somebody else will say who has written `path`."""
+        """Return whether another part will report the author of a write to `path`."""
         return path in self.reserved
 
     def has_call_of(self, session: str) -> bool:
-        """Return whether a tool of `session` is at work."""
+        """Return whether a tool of `session` is running."""
         return any(call.session == session for call in self.calls.values())
 
     def remember(self, worker: Worker) -> None:
@@ -203,18 +204,18 @@ class Root:
         self.past = [*(each for each in self.past if each.end > now - PAST_S), worker]
 
     def begins(self, session: str, begin: float) -> None:
-        """Note that a turn of `session` begins at `begin`: nothing since then is of an earlier one."""
+        """Note that a turn of `session` begins at `begin`: no later change belongs to an earlier turn."""
         self.past = [
             replace(each, end=min(each.end, begin)) if each.session == session and each.cli is None else each
             for each in self.past
         ]
 
     def others_at(self, path: bytes, session: str) -> list[Running]:
-        """Return the turns of other sessions that go on and in which `path` was changed.  Wait for the disk."""
+        """Return the running turns of other sessions in which `path` was changed.  Blocks on disk I/O."""
         others = [running for key, running in self.running.items() if key != session and running.number is not None]
         return [each for each in others if path in self.record.store.paths([each.number or 0])]
 
-    # --- What is recorded, by jobs ---
+    # --- Recording, by jobs ---
 
     def keep(
         self,
@@ -222,7 +223,7 @@ class Root:
         found: Loaded | TooLargeError | OSError | None,
         cause: Cause | Chooser,
     ) -> None:
-        """Record what was `found` at `path` as written by `cause`."""
+        """Record that `cause` wrote `found` to `path`."""
         if isinstance(found, TooLargeError):
             if isinstance(cause, Cause) and cause.turn is not None:
                 self.record.store.add_note(cause.turn, f"not recorded: {os.fsdecode(path)}: larger than 64 MiB")
@@ -230,7 +231,7 @@ class Root:
             self.changed.update(filter(None, [cause.turn]))
 
     def note(self, running: Running, text: str) -> None:
-        """Tell the user `text` with the turn `running`, if that has begun."""
+        """Show the user `text` with the turn `running`, if that has begun."""
         if running.number is not None:
             self.record.store.add_note(running.number, text)
 
@@ -254,11 +255,11 @@ class Root:
         return [(number, size) for number, size in sizes if number not in gone]
 
     def undo(self, undone: int, label: str, paths: Sequence[bytes], bring_back: bool) -> None:
-        """Record that the user has undone a part of the turn `undone` in `paths`, or brought it back."""
+        """Record that the user has undone a part of the turn `undone` in `paths`, or restored it."""
         turn = self.record.undo(undone, shortened(label), paths, now_ms(), bring_back)
         self.changed.add(undone)
         if turn is not None:
-            # For what is brought back, an undoing that Emacs may not have known of.
+            # Before a restoration, an undo that Emacs may not have known of.
             self.changed.update(number for number in (turn.id, turn.undone) if number is not None)
 
     def _turns_of(self, conversation: str, since: int, until: float = math.inf) -> list[TurnRow]:
@@ -272,12 +273,12 @@ class Root:
         ]
 
     def rewinding(self, conversation: str, since: int) -> None:
-        """Record that a rewind of `conversation` to before its turn that began at `since` begins."""
+        """Record the start of a rewind of `conversation` to just before its turn that began at `since`."""
         for turn in self._turns_of(conversation, since)[:1]:
             self.record.store.note_rewinding(turn.id)
 
     def rewound(self, conversation: str, since: int, copy: str | None, until: float = math.inf) -> list[TurnRow]:
-        """Record that turns of `conversation`, see `_turns_of`, are not part of it any more; return them."""
+        """Record that turns of `conversation`, see `_turns_of`, are no longer part of it; return them."""
         store = self.record.store
         rewound = self._turns_of(conversation, since, until)
         for session in {turn.session for turn in rewound if not store.rewound(turn.id)[0]}:
@@ -294,11 +295,11 @@ class Root:
             self.changed.add(turn.id)
 
     def spent(self, session: str, start: int, usage: Sequence[Usage]) -> None:
-        """Record what the turn of `session` that began at `start`, in ms since the epoch, has used so far."""
+        """Record the tokens that the turn of `session` begun at `start`, in ms since the epoch, has used so far."""
         self.changed.update(self.record.store.set_usage(session, start, usage))
 
     def count(self, session: str, used: Sequence[Usage]) -> None:
-        """Have recorded what the turn of `session` that goes on has `used` in addition."""
+        """Record that the running turn of `session` has `used` more tokens."""
         running = self.running.get(session)
 
         def count() -> None:
@@ -312,7 +313,7 @@ class Root:
     def begin(self, running: Running) -> int:
         """Record that the turn `running` has begun, unless that is done; return its number.
 
-        A turn all of whose changes were another's is not recorded any more, and begins again.
+        A turn whose changes have all been attributed to others is no longer recorded, and begins again.
         """
         if running.number is None or self.record.store.turn(running.number) is None:
             running.number = self.record.store.begin(running.row).id
@@ -339,7 +340,7 @@ class Root:
     def end(self, running: Running) -> None:
         """Record that the turn `running` has ended."""
         if running.number is not None and running.end is not None and not self.finish(running.number, running.end):
-            # What it has left behind may begin it again.
+            # Processes that it has left behind may begin it again.
             running.number = None
 
     def finish(self, number: int, time: int) -> bool:
@@ -357,19 +358,19 @@ class Root:
         self.changed.update(self.record.store.forget_old(now_ms()))
 
     def begun_anew(self, news: str) -> None:
-        """Note that the record has begun anew, and tell the user the `news`."""
+        """Note that the record has begun anew, and show the user the `news`."""
         for running in self.running.values():
             running.number = None
         self.changed.update(self.told)
         self._warn(news)
 
     def summaries(self, numbers: set[int] | None) -> dict[int, Summary]:
-        """Return the turns of `numbers`, or with None all, that have changed something."""
+        """Return the turns of `numbers`, or with None all, that have changes."""
         try:
             wanted = self.record.answers.turns() if numbers is None else sorted(numbers)
             return {number: found for number in wanted if (found := self.record.answers.summary(number)) is not None}
         except FAILURES as error:
-            # A job tells the user, and begins anew where the record is damaged.
+            # A job reports this, and begins anew if the record is damaged.
             if isinstance(error, StoreError):
                 anyio.from_thread.run_sync(self.do, partial(_fail, error))
             return {}
@@ -377,14 +378,14 @@ class Root:
     # --- Files that others record ---
 
     async def read(self, path: bytes) -> Loaded | TooLargeError | OSError | None:
-        """Return the file at `path`, or why it cannot be read."""
+        """Return the file at `path`, or the reason why it cannot be read."""
         try:
             return await in_thread(self.record.look, path)
         except (TooLargeError, OSError) as error:
             return error
 
     def release(self, path: bytes) -> None:
-        """Let scans look at `path` again, once its last contents are recorded."""
+        """Let scans include `path` again, once its last contents are recorded."""
 
         def release() -> None:
             self.reserved[path] -= 1
@@ -401,13 +402,13 @@ def _fail(error: Exception) -> None:
 def row_of(session: str, client: str, source: str, prompt: str, start: int, peer: Peer | None) -> TurnRow:
     """Return a turn that begins."""
     line = shortened(next(iter(prompt.splitlines()), ""))
-    # Of a process at another place nothing is known here.
+    # The processes of remote CLIs are not examined.
     pid, started = (None, None) if peer is None or peer.place else (peer.pid, peer.started)
     return TurnRow(0, session, client, source, line, start, None, None, (), pid, started, prompt[:MOST_OF_PROMPT])
 
 
 def key_of(peer: Peer) -> str:
-    """Return an id for the conversation of a CLI that does not tell its own."""
+    """Return an id for the conversation of a CLI that does not report its own."""
     return f"process {peer.pid} {peer.started}"
 
 

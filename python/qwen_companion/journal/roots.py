@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The roots that are recorded: opened when agents work there, and their jobs done."""
+"""The recorded roots: they are opened when agents work there, and their jobs are run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from qwen_companion.tasks import contained_call
 from qwen_companion.threads import in_thread
 
 CLOSE_S = 2.0
-"""How long the end of the process waits for work on one record, in seconds."""
+"""Seconds that the end of the process waits for work on one record."""
 
 
 class Roots:
-    """All methods are for the event loop."""
+    """The recorded roots.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Roots:
         tell_problems: Callable[[Mapping[str, str], Mapping[str, int]], None],
         site_of: Callable[[str], Site | None],
     ) -> None:
-        """Call `begin` with each root that is opened, before its jobs are done; `warn` tells the user something.
+        """Call `begin` with each root that is opened, before its jobs are done; `warn` shows the user a message.
 
-        `tell_problems` gets all roots that cannot be recorded just now, with the reason, of which each is warned once,
-        and those whose turns need too many bytes, with these.
-        `site_of` returns where a root at another place lies, None for one of this machine.
+        `tell_problems` gets all roots that cannot be recorded now, with the reason, and those whose turns need too many
+        bytes, with their number.  The user is warned of each once.  `site_of` returns the site of a remote root, None
+        for a local one.
         """
         self.environ = environ
-        # Where files are is asked on the way to other things, and an answer has to come soon.
+        # The location of files is needed on the way to other answers, which must be fast.
         self.git = Git(environ, limit_s=1.0)
         self._activity = activity
         self._begin = begin
@@ -68,24 +68,24 @@ class Roots:
         self._visited: frozenset[str] = frozenset()
         self.names: tuple[str, ...] = ()
         self._names_around: dict[str, str | None] = {}
-        """The results of `name_of` for the roots there are now."""
+        """The results of `name_of` for the current roots."""
         self.by_name: dict[str, Root] = {}
-        """Those that are open."""
+        """The open roots."""
         self._trees: set[str] = set()
-        """Those of the roots that are worktrees below another."""
+        """The roots that are worktrees below another root."""
         self.refused: dict[str, str] = {}
         self._crowded: dict[str, int] = {}
         self._warned: set[tuple[str, str]] = set()
         self.dirty = anyio.Event()
-        """Set when jobs may have changed something that Emacs is told."""
+        """Set when jobs may have changed something that Emacs shows."""
         self.tasks: TaskGroup | None = None
-        """Runs the jobs; None before the journal runs, and after."""
+        """Runs the jobs; None before and after the journal runs."""
         self._opening = anyio.Lock()
 
-    # --- What the user wants ---
+    # --- The user's settings ---
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the user's `settings`."""
+        """Set the user's `settings`."""
         self.settings = settings
         if not settings.journal:
             for name in list(self.refused):
@@ -93,7 +93,7 @@ class Roots:
         self._update_rules()
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
-        """Take from `snapshot` which files are open, and which the user hides."""
+        """Store from `snapshot` which files are open, and which are hidden by the user."""
         hidden = tuple(sorted(file.path for file in snapshot.files if file.exposure == _HIDE))
         if hidden != self._hidden:
             self._hidden = hidden
@@ -113,7 +113,7 @@ class Roots:
         root.write_notes = partial(self._write_notes, record) if self.settings.commit_notes else None
 
     async def set_roots(self, names: Sequence[str]) -> None:
-        """Take the open workspace roots; those with a record are opened, so that their turns can be told."""
+        """Set the open workspace roots; open those with a record, so that their turns can be reported."""
         self.names = tuple(names)
         self._names_around.clear()
         if self.settings.journal:
@@ -123,7 +123,7 @@ class Roots:
                     await self.open(tree, only_known=True)
 
     def committed(self) -> None:
-        """Write notes on new commits: the option was on when the user committed, whatever it is by now."""
+        """Write notes on new commits: the option was on when the user committed, even if it is off now."""
         for root in self.by_name.values():
             root.do(self._write_notes, root.record)
 
@@ -134,7 +134,7 @@ class Roots:
     # --- Opening and closing ---
 
     async def open(self, name: str, only_known: bool = False) -> Root | None:
-        """Return the work on the root `name`, begun if need be; None where it cannot be recorded."""
+        """Return the work on the root `name`; begin it if necessary.  None if it cannot be recorded."""
         if name in self.by_name and not self._opening.locked():
             return self.by_name[name]
         async with self._opening:
@@ -164,7 +164,7 @@ class Roots:
         for root in self.by_name.values():
             root.jobs.close()
             root.jobs_left.close()
-            # A job may have it in use, and ask this event loop something, or never come to an end.
+            # A job may be using it, may be waiting for this event loop, or may never end.
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await in_thread(root.record.close)
 
@@ -190,13 +190,13 @@ class Roots:
             self.refuse(root.record.root, reason_of(error))
 
     def _do_on_whole_record(self, root: Root, job: Callable[[], object]) -> None:
-        """Do `job`; begin the record anew where it has been removed or is damaged, and tell the user."""
+        """Do `job`; if the record has been removed or is damaged, begin it anew and tell the user."""
         try:
             if root.record.restore():
                 news = f"What was recorded of changes in {root.record.root} has been removed; it begins anew"
                 root.begun_anew(news)
             job()
-            # This may be the first to read what is damaged.
+            # This may be the first to read the damaged part.
             self._note_size(root.record)
         except DamagedStoreError as error:
             root.record.replace_damaged(str(error))
@@ -204,7 +204,7 @@ class Roots:
             job()
 
     def _note_size(self, record: Record) -> None:
-        """Tell the user when the turns of `record` begin to need too much room, or no longer do."""
+        """Tell the user when the turns of `record` begin to need too many bytes, or no longer do."""
         excess = record.store.excess()
         if excess != self._crowded.get(record.root):
             if excess is not None and record.root not in self._crowded:
@@ -228,9 +228,9 @@ class Roots:
     # --- Finding ---
 
     def record_of(self, name: str) -> Record:
-        """Return the record of the root `name`, as Emacs has it.
+        """Return the record of the root `name`, a name from Emacs.
 
-        :raises RecordError: when that fails
+        :raises RecordError: if that fails
         """
         root = self.by_name.get(name)
         if root is None:
@@ -238,12 +238,12 @@ class Roots:
         return root.record
 
     def record_around(self, path: str) -> Record | None:
-        """Return the record of the innermost root that `path` is in."""
+        """Return the record of the innermost root that contains `path`."""
         found = [root.record for root in self.by_name.values() if root.record.names.name_in(path) is not None]
         return max(found, key=lambda record: len(record.root), default=None)
 
     def name_of(self, directory: str) -> str | None:
-        """Return the root that `directory` is in, as Emacs has it, or the worktree in that."""
+        """Return Emacs's name of the root that contains `directory`, or of the worktree in that root."""
         if directory not in self._names_around:
             try:
                 file_name(directory)
@@ -256,21 +256,21 @@ class Roots:
         return self._names_around[directory]
 
     def root_around(self, name: str, path: str) -> str:
-        """Return the root `name`, the worktree below it that `path` is in, or another root that has its record."""
+        """Return the root `name`, the worktree below it with `path`, or another root whose record includes `path`."""
         around = root_around(name, path)
         if around == name:
-            # Such as a worktree beside a project that is a part of its repository, or the main tree of a worktree.
+            # For example a worktree beside a project in a part of its repository, or the main tree of a worktree.
             other = self.name_of(os.path.dirname(path))
             return name if other is None or other.startswith(f"{name.rstrip('/')}/") else other
         return around if around in self._trees or is_ignored(name, around, self.git) else name
 
     def worktrees_in(self, root: Root) -> tuple[bytes, ...]:
-        """Return the worktrees below `root` that have records of their own, each with a slash at its end."""
+        """Return the worktrees below `root` that have their own records, each with a slash at its end."""
         names = [root.record.names.name_in(name) for name in list(self._trees)]
         return tuple(name + b"/" for name in names if name is not None)
 
     def _open(self, name: str, only_known: bool) -> Record | None:
-        """Open the record of the root `name`; with `only_known`, return None where nothing is recorded yet."""
+        """Open the record of the root `name`; with `only_known`, return None if nothing is recorded yet."""
         if only_known and not is_recorded([name], self.environ):
             return None
         return Record(name, self.environ, self._site_of(name))

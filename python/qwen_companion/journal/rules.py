@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files below a root are not recorded, beside those that git ignores."""
+"""The files below a root that are not recorded, in addition to those that git ignores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qwen_companion.privacy.patterns import read
 from qwen_companion.privacy.rules import RULES, fragment, secret
 
 OWN = frozenset((".git", ".hg", ".jj", ".sl", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "_FOSSIL_", "CVS"))
-"""Names of what version control systems keep for themselves in a work tree."""
+"""Names of private directories and files of version control systems in a work tree."""
 
 
 class RecordRules:
-    """The rules of one root.  All but the names of secrets are read anew by `refresh`."""
+    """The rules of one root.  `refresh` reads all of them anew, except the names of secrets."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
         """`root` is a true name."""
@@ -37,7 +37,7 @@ class RecordRules:
         self._hidden = frozenset(hidden)
 
     def refresh(self) -> None:
-        """Look at the disk: where names lead, which are repositories, and what ignore files of CLIs say."""
+        """Read from the disk: true names, repositories, and the ignore files of CLIs."""
         self._own.clear()
         links: dict[str, str | None] = {}
         try:
@@ -50,13 +50,13 @@ class RecordRules:
 
     @property
     def problem(self) -> str | None:
-        """The reason why an ignore file excludes every file, in words; None where none does."""
+        """The reason why an ignore file excludes every file, in words; None if none does."""
         return next((file.problem.rule for file in self._files if file.problem is not None), None)
 
     def lines(self, is_root: bool) -> bytes:
-        """Return patterns of what is not recorded in a repository, in the gitignore format; `is_root`: of the root."""
+        """Return gitignore patterns of files that are not recorded in a repository; `is_root`: in that of the root."""
         found = sorted(OWN - {".git"})
-        # Those of the ignore files of CLIs are relative to the root.
+        # The patterns of CLIs' ignore files are relative to the root.
         for file in self._files if is_root else ():
             try:
                 found += [line.text for line in read(file.file.path) or ()]
@@ -70,7 +70,7 @@ class RecordRules:
         found = {path for path in paths if self.own_directory(path) is not None}
         if self._hidden:
             found |= {path for path in paths if path in self._hidden}
-        # Only a few of many names can be those of secrets, and to look closely takes 0.02 ms.
+        # Only a few of many names can be those of secrets, and a full check takes 0.02 ms.
         all_names = "\n".join(paths).lower()
         likely = [fragment for fragment in _FRAGMENTS if fragment in all_names]
         if likely:
@@ -80,7 +80,7 @@ class RecordRules:
         return set(map(os.fsencode, found))
 
     def own_directory(self, path: str) -> str | None:
-        """See the function of that name.  The answer for a directory is that since the last `refresh`."""
+        """See the function of that name.  The answer for a directory is cached until the next `refresh`."""
         return own_directory(self._root, path, self._own)
 
     def _is_excluded(self, path: str) -> bool:
@@ -90,10 +90,10 @@ class RecordRules:
 
 
 def own_directory(root: str, path: str, known: dict[str, str | None]) -> str | None:
-    """Return the directory that is a repository's own and that `path`, a true name below `root`, is or is in.
+    """Return the private directory of a repository that contains, or is, `path`, a true name below `root`.
 
-    None for all other files, also those of a work tree within such a directory.  `known` keeps the results for
-    directories.  Waits for the disk.
+    None for all other files, also those of a work tree within such a directory.  `known` caches the results for
+    directories.  Blocks on disk I/O.
     """
     directory, name = os.path.split(path)
     if name in OWN:
@@ -115,4 +115,4 @@ def own_directory(root: str, path: str, known: dict[str, str | None]) -> str | N
 
 
 _FRAGMENTS = tuple(dict.fromkeys(fragment(pattern) for rule in RULES for pattern in rule.patterns))
-"""In each name of a secret there is one of these."""
+"""Each name of a secret contains one of these."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: D102 - what implements a protocol has the docstrings
-"""Where a root lies: all that its record asks of files goes through its site.  The one here is that of this machine."""
+"""The site of a root: its record uses files only through the site.  The site here is this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qwen_companion.journal.tree_watch import Coverage, TreeWatch
 from qwen_companion.journal.versions import Loaded, Version, changed_at
 
 Changed = Callable[[Collection[bytes] | None], None]
-"""Takes the files that have changed, or None if some are not known."""
+"""Handles the files that have changed, or None if some are unknown."""
 
 
 class Files(Protocol):
@@ -38,7 +38,7 @@ class Files(Protocol):
 
 
 class Watch(Protocol):
-    """Tells of changes in directories; for each method see `TreeWatch`."""
+    """Reports changes in directories; for each method see `TreeWatch`."""
 
     async def cover(self, directories: Collection[bytes], /) -> Coverage: ...
     def read(self) -> bool: ...
@@ -46,7 +46,7 @@ class Watch(Protocol):
 
 
 class Site(Protocol):
-    """Where a root lies.  `true` is its name in the record, `home` the home directory there."""
+    """The machine where a root lies.  `true` is its name in the record, `home` the home directory there."""
 
     @property
     def true(self) -> str: ...
@@ -54,15 +54,15 @@ class Site(Protocol):
     def home(self) -> str: ...
     @property
     def rules(self) -> RecordRules:
-        """Return which files are not recorded."""
+        """Return the rules for files that are not recorded."""
         ...
 
     def true_directory(self, directory: str) -> str:
-        """Return the name in the record of `directory`, which may not be below the root."""
+        """Return the name of `directory` in the record; it need not be below the root."""
         ...
 
     def there(self, name: str) -> str:
-        """Return the name that programs there have for the file that Emacs calls `name`."""
+        """Return the name that programs there use for the file that Emacs calls `name`."""
         ...
 
     def files(self, directory: str, store: Store) -> Files:
@@ -70,35 +70,35 @@ class Site(Protocol):
         ...
 
     def stamp(self, path: bytes, /) -> tuple[int, int] | None:
-        """Return what changes with each write of `path`; None without a file, or where that is not known."""
+        """Return a value that changes with each write of `path`; None without a file, or if unknown."""
         ...
 
     def changed_at(self, path: bytes, /) -> float:
-        """Return when `path` has changed last, in seconds since the epoch; see `versions`."""
+        """Return when `path` was last changed, in seconds since the epoch; see `versions`."""
         ...
 
     def work_of(self, peer: Peer, /) -> Work:
-        """Return what the process `peer` there has done.  Waits."""
+        """Return the activity of the process `peer` there.  Blocks."""
         ...
 
     def write(self, path: bytes, expected: str | None, data: bytes | None, mode: int, since: int | None, /) -> None:
-        """Have `path`, which has the digest `expected`, None for no file, hold `data`, or be deleted with None.
+        """Write `data` to `path`, or with None delete it, if it has the digest `expected` (None: no file).
 
-        Empty directories made after `since`, in ms since the epoch, are deleted with it.  Waits.
+        Delete empty directories created after `since`, in ms since the epoch, with it.  Blocks.
 
-        :raises OSError: when that fails
+        :raises OSError: if that fails
         """
         ...
 
     def stage(self, patch: bytes, onto_staged: bool, /) -> int:
-        """Put `patch` into the user's index, see `Staging.stage`.  Waits.
+        """Put `patch` into the user's index, see `Staging.stage`.  Blocks.
 
-        :raises StagingError: when that fails
+        :raises StagingError: if that fails
         """
         ...
 
     def watch(self, changed: Changed) -> Watch:
-        """Call `changed` soon after each change in the directories that are covered."""
+        """Call `changed` soon after each change in the watched directories."""
         ...
 
 
@@ -106,7 +106,7 @@ class ThisMachine:
     """The site of a root on this machine."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        """`root` is a name of the directory.  Waits for the disk."""
+        """`root` is a name of the directory.  Blocks on disk I/O."""
         self._environ = environ
         self.true = os.path.realpath(root)
         self.home = os.path.realpath(environ.get("HOME") or os.path.expanduser("~"))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes of agents as git has them: put into the user's index, and nothing else, or written as a patch.
+"""Put changes of agents into the user's index of git, and nothing else, or write them as a patch.
 
-A change is a file before and after it, as bytes on the disk.  The user's git gives both the form that they have in the
-repository, with line ends as `git add` does, and to commit with filters too; it works on a directory and an index of
-ours for that.  In the user's index the entries are replaced all at once, and the files of the user are not touched.
+A change is a file before and after it, as bytes on the disk.  The user's git converts both to their form in the
+repository, with line ends as in `git add`, and for a commit with filters too; it does so in a directory with an index
+of our own.  In the user's index all entries are replaced at once; the user's files are not changed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _OPTIONS = (
 _GITLINK = "160000"
 
 _BEGUN = {"MERGE_HEAD": "merge", "CHERRY_PICK_HEAD": "cherry-pick", "REVERT_HEAD": "revert"}
-"""The files of a repository in which git has begun what the next commit ends."""
+"""The files of a repository that exist while git waits for a commit to complete an operation."""
 
 
 class StagingError(CompanionError):
-    """Changes cannot be put into the index or a patch; the text says why."""
+    """Changes cannot be put into the index or a patch; the message has the reason."""
 
 
 class OthersStagedError(StagingError):
@@ -55,12 +55,15 @@ class Entry:
 
 
 class Staging:
-    """Its methods wait for git and the disk.  They raise StagingError, GitError and OSError."""
+    """The index and patches of one root.  Its methods block on git and the disk.
+
+    They raise StagingError, GitError and OSError.
+    """
 
     def __init__(self, root: str, environ: Mapping[str, str], is_here: bool = True) -> None:
         """`root` is the true name of a directory, in a repository of the user's or in none.
 
-        Of one that is not on this machine, only patches can be made.
+        For a remote one, only patches can be made.
         """
         self._root = root
         self._environ = environ
@@ -68,9 +71,9 @@ class Staging:
         self._top = self._repository.top if self._repository else root
 
     def stage(self, nets: Sequence[Net], onto_staged: bool = False) -> int:
-        """Put the changes `nets` into the user's index, and return of how many files they are there now.
+        """Put the changes `nets` into the user's index, and return the number of files with changes there now.
 
-        The index is to be that of the last commit, unless the changes may come `onto_staged` ones.
+        The index must equal the last commit, unless the changes may come `onto_staged` ones.
         """
         repository = self._repository
         if repository is None:
@@ -142,7 +145,7 @@ class Staging:
         return found
 
     def _check(self, git: Git, options: Sequence[str], index: Mapping[bytes, Entry], names: Sequence[bytes]) -> None:
-        """Check that the files `names` are those of this repository, and not ignored."""
+        """Check that the files `names` belong to this repository, and are not ignored."""
         for name in names:
             directory = name
             while directory:
@@ -190,7 +193,7 @@ class Staging:
         before: Mapping[bytes, Entry],
         after: Mapping[bytes, Entry],
     ) -> bool:
-        """Return whether the index has of the files of `net` what the agent has put there itself, and no more.
+        """Return whether the index contains of the files of `net` only what the agent has put there itself.
 
         `trees` are the index and the last commit.
         """
@@ -213,7 +216,7 @@ class Staging:
         before: Mapping[bytes, Entry],
         after: Mapping[bytes, Entry],
     ) -> dict[bytes, Entry | None]:
-        """Return the entries that the change `net` makes of a tree, None for one to remove.
+        """Return the entries of a tree after the change `net`, None for one to remove.
 
         `trees` are that tree and the last commit.
         """
@@ -243,24 +246,24 @@ class Staging:
             result = replace(now, digest=work.merged(printed, was, there, now))
         if result is not None and was is not None and there is not None and was.mode == result.mode:
             result = replace(result, mode=there.mode)
-        # A name may be free only when the old one is gone.
+        # A name may be free only after the old one is removed.
         return {**({} if old == name else {old: None}), name: result}
 
 
 def part_of(net: Net, data: bytes) -> Net:
-    """Return the part of the change `net` that makes `data` of the file, and keeps its mode."""
+    """Return the part of the change `net` after which the file is `data`, with its mode unchanged."""
     side = net.before or net.after
     mode = FILE if side is None else side.version.mode
     return replace(net, after=Loaded(Version(digest_of(data), mode), data))
 
 
 class _Work:
-    """A directory of ours in which git gives files the form that they have in the repository."""
+    """A directory of ours in which git converts files to their form in the repository."""
 
     def __init__(self, git: Git, directory: str, repository: Repository | None, objects: str | None) -> None:
-        """Put new objects into the directory `objects`, by default to those of the `repository`.
+        """Put new objects into the directory `objects`, by default into those of the `repository`.
 
-        Only then filters run, as with `git add`.
+        Only in the second case filters run, as in `git add`.
         """
         self._git = git
         self._runs_filters = objects is None
@@ -270,9 +273,9 @@ class _Work:
         if repository is None:
             git.run(["init", "--quiet", "--bare", "--template=", own], directory)
         elif os.path.isfile(os.path.join(repository.directory, "index")):
-            # What git has of a file decides whether its line ends are converted.
+            # Git's version of a file decides whether its line ends are converted.
             shutil.copyfile(os.path.join(repository.directory, "index"), self._index)
-        # Without a repository, bytes are what they are.
+        # Without a repository, bytes are not converted.
         self._options = ["-c", "core.autocrlf=false", "-c", "core.attributesFile="] if repository is None else []
         self._git_directory = own if repository is None else repository.directory
         self._variables: dict[str, str] = {"GIT_INDEX_FILE": self._index}
@@ -310,7 +313,7 @@ class _Work:
         return self._run(["cat-file", "blob", digest])
 
     def merged(self, name: str, was: Entry, there: Entry, now: Entry) -> str:
-        """Return the digest of `there` with the changes from `was` to `now`, which are versions of the file `name`."""
+        """Return the digest of `there` with the changes from `was` to `now`; all are versions of the file `name`."""
         base, mine, theirs = (self.bytes_of(each.digest) for each in (was, there, now))
         is_text = not any(is_binary(side) for side in (base, mine, theirs))
         if not is_text or "120000" in (was.mode, there.mode, now.mode):
@@ -335,7 +338,7 @@ class _Work:
 
 
 def _put(path: bytes, side: Loaded) -> None:
-    """Make the file or link `side` at `path`."""
+    """Create the file or link `side` at `path`."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if side.version.mode == LINK:
         os.symlink(side.data, path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The store of one root: turns, their writes, and what the user has marked of them.
+"""The store of one root: turns, their writes, and the user's marks on them.
 
-A write takes a file from one version to another; those of one path follow each other without a gap.  Its turn is the
-agent's, or that of an undo; a write without a turn is somebody else's, mostly the user's.
+A write takes a file from one version to another; the writes of a path follow each other without a gap.  The turn of a
+write is the agent's, or that of an undo; a write without a turn is by somebody else, mostly the user.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from qwen_companion.journal.database import Database
 from qwen_companion.journal.versions import Version
 
 MAX_BYTES = 512 * 1024 * 1024
-"""When the texts that only turns need are larger, the user is told: they may be the only copies that are left."""
+"""Size of the texts that only turns need from which the user is warned: they may be the only copies left."""
 
 MAX_AGE_MS = 14 * 24 * 3600 * 1000
-"""How long a turn is kept: git keeps unreferenced objects as long."""
+"""How long a turn is kept: as long as git keeps unreferenced objects."""
 
 _RECENT_S = 2
-"""How long after a save Emacs's word on it may come."""
+"""Longest time between a save and its report by Emacs."""
 
 UNDO = "undo"
 """The source of a turn of the user's."""
 
 HOOKS, CHAT = "hooks", "chat"
-"""The source of a turn that a CLI or a daemon has told of."""
+"""The source of a turn reported by a CLI or a daemon."""
 
 DISK = "disk"
-"""The tool of a write, and the source of a turn, that only the disk tells of."""
+"""The tool of a write, and the source of a turn, known only from the disk."""
 
 UNREVIEWED = "unreviewed"
-"""The tool of a write that only the disk tells of, and that the user wanted to review."""
+"""The tool of a write known only from the disk, which the user wanted to review."""
 
 MERGE = "merge"
-"""The source of a turn by which the user took over changes of an agent in a worktree."""
+"""The source of a turn in which the user merged an agent's changes from a worktree."""
 
 REWIND = "rewind"
-"""The source of a turn that holds what a CLI's own rewind took of the user's edits, and the tool of its writes."""
+"""The source of the turn of the user's edits that a CLI's own rewind overwrote, and the tool of its writes."""
 
-# Without git the baseline is kept here too, and to forget turns makes that no smaller.
+# Without git the baseline is stored here too, and forgetting turns does not shrink that.
 _OF_TURNS = (
     "from blobs"
     " where digest not in (select digest from current where digest is not null union select digest from views)"
@@ -66,7 +66,7 @@ SELECT_WRITE = "select turn, path, before, before_mode, after, after_mode, tool,
 
 @dataclass(frozen=True)
 class TurnRow:
-    """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` are the CLI's process.
+    """A turn as it is recorded.  `undone` is the turn that it undid.  `pid` and `started` identify the CLI's process.
 
     `text` is the whole prompt of a turn that begins, see `Store.prompt`.
     """
@@ -87,7 +87,7 @@ class TurnRow:
 
 @dataclass(frozen=True)
 class Write:
-    """The change of `path` from one version to another; None stands for no file.  `turn` is None if no agent wrote."""
+    """The change of `path` from one version to another; None means no file.  `turn` is None if no agent wrote."""
 
     turn: int | None
     path: bytes
@@ -99,7 +99,7 @@ class Write:
 
 @dataclass(frozen=True)
 class SeenRow:
-    """The user's mark on a file in a turn: all of it as long as it has `digest`, or some hunks."""
+    """The user's mark on a file in a turn: the whole file while it has `digest`, or some hunks."""
 
     digest: str
     whole: bool
@@ -107,10 +107,10 @@ class SeenRow:
 
 
 class Store:
-    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+    """The turns of one root.  Its methods block on disk I/O, are thread-safe, and raise StoreError."""
 
     def __init__(self, path: str) -> None:
-        """Open the file `path` in a private directory, or make it."""
+        """Open the file `path` in a private directory, or create it."""
         self.database = Database(path)
         self.contents = Contents(self.database)
         self._measured = -1, 0
@@ -130,19 +130,19 @@ class Store:
             if turn.text:
                 db.execute("insert into prompts values(?, ?)", (cursor.lastrowid, turn.text))
             if turn.source in (HOOKS, CHAT):
-                # The conversation goes on as it is.
+                # The conversation continues without a rewind.
                 query = "delete from rewinding where turn in (select id from turns where session = ?)"
                 db.execute(query, (turn.session,))
             return replace(turn, id=int(cursor.lastrowid or 0))
 
     def prompt(self, turn: int) -> str:
-        """Return the whole prompt of `turn`; its first words, where no more is known."""
+        """Return the whole prompt of `turn`, or its first words if no more is known."""
         query = "select coalesce(p.text, t.prompt) from turns t left join prompts p on p.turn = t.id where t.id = ?"
         row = self.database.row(query, turn)
         return "" if row is None else str(row[0])
 
     def end(self, turn: int, time: int | None) -> None:
-        """Record that `turn` ended at `time`, or with None that it goes on."""
+        """Record that `turn` ended at `time`, or with None that it continues."""
         self.database.execute("update turns set end = ? where id = ?", time, turn)
 
     def rename(self, turn: int, prompt: str) -> None:
@@ -150,7 +150,7 @@ class Store:
         self.database.execute("update turns set prompt = ? where id = ?", prompt, turn)
 
     def set_usage(self, session: str, start: int, usage: Iterable[Usage]) -> list[int]:
-        """Record what the turn of `session` that began at `start` has used; return its number, if it is recorded."""
+        """Record the tokens of the turn of `session` begun at `start`; return its number, if it is recorded."""
         with self.database.transaction() as db:
             query = "select id from turns where session = ? and start = ? and undone is null"
             turns = [row[0] for row in db.execute(query, (session, start))]
@@ -160,7 +160,7 @@ class Store:
         return turns
 
     def add_usage(self, turn: int, usage: Iterable[Usage]) -> None:
-        """Record that `turn` has used `usage` as well."""
+        """Record that `turn` has used more tokens."""
         with self.database.transaction() as db:
             db.executemany(
                 "insert into usage values(?, ?, ?, ?, ?) on conflict do update set"
@@ -169,7 +169,7 @@ class Store:
             )
 
     def usage(self, turn: int) -> tuple[Usage, ...]:
-        """Return what `turn` has used, by model."""
+        """Return the tokens of `turn`, by model."""
         query = "select model, input, output, cached from usage where turn = ? order by model"
         return tuple(Usage(*row) for row in self.database.rows(query, turn))
 
@@ -179,7 +179,7 @@ class Store:
         return None if row is None else _turn(row)
 
     def add_note(self, turn: int, note: str, replaced: str | None = None) -> None:
-        """Add `note` to those of `turn`, once, in the place of the one `replaced`."""
+        """Add `note` to those of `turn`, once, replacing the note `replaced`."""
         found = self.turn(turn)
         if found is not None and note not in found.notes:
             notes = json.dumps((*(each for each in found.notes if each != replaced), note)[:20])
@@ -190,7 +190,7 @@ class Store:
         return list(map(_turn, self.database.rows(f"{_SELECT_TURN} order by id")))
 
     def turn(self, turn: int) -> TurnRow | None:
-        """Return the turn of that number."""
+        """Return the turn with that number."""
         row = self.database.row(f"{_SELECT_TURN} where id = ?", turn)
         return None if row is None else _turn(row)
 
@@ -216,7 +216,7 @@ class Store:
     ) -> range:
         """Record `changes`, each a path with its old and its new version, as writes of `turn`; return their numbers.
 
-        Changes without a turn are kept only for files that an agent has written too.  The paths `linked` have become
+        Changes without a turn are stored only for files that an agent has written too.  The paths `linked` have become
         names of other files.
         """
         with self.database.transaction() as db:
@@ -239,7 +239,7 @@ class Store:
         return [bytes(path) for (path,) in self.database.rows(query, turn)]
 
     def reassign(self, path: bytes, version: Version | None, turn: int | None, tools: Collection[str]) -> bool:
-        """Assign to `turn` the write of `version` to `path`, if one of `tools` made it lately."""
+        """Assign to `turn` the write of `version` to `path`, if one of `tools` made it recently."""
         with self.database.transaction() as db:
             row = db.execute(
                 "select id, after, after_mode, tool from writes where path = ? and turn is not ?"
@@ -253,9 +253,9 @@ class Store:
         return True
 
     def forget_found(self, path: bytes, since: int) -> bool:
-        """Forget the last write of `path` if it is nobody's, recorded at `since` or later; return whether it is.
+        """Forget the last write of `path` if it has no author and was recorded since `since`; return whether it was.
 
-        That is in seconds since the epoch.
+        `since` is in seconds since the epoch.
         """
         with self.database.transaction() as db:
             query = "select id, turn, time from writes where path = ? order by id desc limit 1"
@@ -267,7 +267,7 @@ class Store:
         return True
 
     def hand_over(self, writes: Sequence[int], earlier: int, turn: int) -> None:
-        """Assign to `turn` the `writes` of these numbers, of the turn `earlier`; forget that without others."""
+        """Assign the `writes` of the turn `earlier` to `turn`; forget `earlier` if it has no others."""
         with self.database.transaction() as db:
             db.executemany("update writes set turn = ? where id = ?", ((turn, write) for write in writes))
             db.execute("delete from origins where write >= ?", (min(writes),))
@@ -275,7 +275,7 @@ class Store:
                 self.discard(earlier)
 
     def turns_of(self, writes: Iterable[int]) -> list[tuple[int, int]]:
-        """Return those of `writes` that are of a turn, each with that."""
+        """Return those of `writes` that have a turn, each with that."""
         numbers = ",".join(map(str, writes))
         query = f"select id, turn from writes where turn is not null and id in ({numbers})"  # noqa: S608 - numbers
         return self.database.rows(query)
@@ -285,7 +285,7 @@ class Store:
         return [number for (number,) in self.database.rows("select id from writes where turn = ? order by id", turn)]
 
     def name(self, turn: TurnRow, since: int) -> list[int]:
-        """Give the prompt of `turn` to those of its session that began after `since`, in ms, without one.
+        """Give the prompt of `turn` to the turns of its session that began after `since`, in ms, and have none.
 
         Return their numbers.
         """
@@ -315,7 +315,7 @@ class Store:
         return {bytes(path): last for path, last in self.database.rows(query, turn)}
 
     def last_version(self, turn: int, path: bytes) -> Version | None:
-        """Return what the last write of `turn` to `path` left there; None for no file, or without a write."""
+        """Return the version of `path` after the last write of `turn`; None for no file, or without a write."""
         query = "select after, after_mode from writes where turn = ? and path = ? order by id desc limit 1"
         row = self.database.row(query, turn, path)
         return None if row is None else read_version(*row)
@@ -325,7 +325,7 @@ class Store:
         with self.database.transaction():
             return list(dict.fromkeys(path for turn in turns for path in self.last_writes(turn)))
 
-    # --- What the user has marked ---
+    # --- The user's marks ---
 
     def seen(self, turn: int, path: bytes) -> SeenRow:
         """Return the mark on `path` in `turn`."""
@@ -333,7 +333,7 @@ class Store:
         return SeenRow("", False, ()) if row is None else SeenRow(row[0], bool(row[1]), _texts(row[2]) or ())
 
     def mark(self, turn: int, path: bytes, row: SeenRow) -> None:
-        """Keep the marks of `path` in `turn`."""
+        """Store the marks of `path` in `turn`."""
         columns = (turn, path, row.digest, row.whole, json.dumps(row.hunks))
         self.database.execute("insert or replace into seen values(?, ?, ?, ?, ?)", *columns)
 
@@ -342,22 +342,22 @@ class Store:
         self.database.execute("insert or ignore into rewinding values(?)", turn)
 
     def rewinding(self) -> list[str]:
-        """Return the prompts to before which rewinds have begun and not ended."""
+        """Return the prompts of unfinished rewinds, which lead to before these prompts."""
         query = "select prompt from turns where id in (select turn from rewinding)"
         return [prompt for (prompt,) in self.database.rows(query)]
 
     def note_rewound(self, turns: Sequence[int], copy: str | None) -> None:
-        """Record that `turns` are not part of their conversation any more, but of its `copy`, None for none."""
+        """Record that `turns` are no longer part of their conversation, but of its `copy`, None for none."""
         with self.database.transaction() as db:
             db.executemany("delete from rewinding where turn = ?", ((turn,) for turn in turns))
-            # What the CLI has recorded itself is noticed, too, and names no copy.
+            # A rewind that the CLI has recorded itself is noticed, too, and names no copy.
             db.executemany(
                 "insert into rewound values(?, ?) on conflict(turn) do update set copy = coalesce(excluded.copy, copy)",
                 ((turn, copy) for turn in turns),
             )
 
     def rewound(self, turn: int) -> tuple[bool, str | None]:
-        """Return whether `turn` was rewound, and the copy of its conversation in which it still is."""
+        """Return whether `turn` was rewound, and the copy of its conversation that still contains it."""
         row = self.database.row("select copy from rewound where turn = ?", turn)
         return row is not None, None if row is None else row[0]
 
@@ -371,7 +371,7 @@ class Store:
         return gone
 
     def excess(self) -> int | None:
-        """Return how many bytes only turns need, if that is too much; None otherwise."""
+        """Return the bytes that only turns need, if they are too many; None otherwise."""
         if self.database.size() <= MAX_BYTES:
             return None
         changes = self.database.changes
@@ -382,7 +382,7 @@ class Store:
     def sizes(self) -> list[tuple[int, int]]:
         """Return the numbers of the turns that have ended, the oldest first.
 
-        Each has the bytes that go when it is forgotten with all before it.
+        Each has the bytes that are freed if it is forgotten with all before it.
         """
         return self.database.rows(_SIZES)
 
@@ -411,7 +411,7 @@ class Store:
                 for table in ("writes", "seen", "prompts", "usage", "rewound", "rewinding"):
                     db.execute(f"delete from {table} where turn = ?", (turn,))  # noqa: S608 - these names
                 db.execute("delete from turns where id = ?", (turn,))
-            # Writes of others matter between those of agents only.
+            # Writes of others matter only between those of agents.
             db.execute("delete from writes where path not in (select path from writes where turn is not null)")
             for table in ("origins", "linked"):
                 db.execute(f"delete from {table} where write not in (select id from writes)")  # noqa: S608 - these names
@@ -426,7 +426,7 @@ def _turn(row: tuple[Any, ...]) -> TurnRow:
 
 
 def _texts(kept: object) -> tuple[str, ...] | None:
-    """Return the list of texts that is `kept` as JSON; None where that is damaged."""
+    """Return the list of texts in `kept`, JSON; None if it is damaged."""
     with suppress(ValueError, TypeError, RecursionError):
         found = json.loads(cast("str", kept))
         if isinstance(found, list) and all(isinstance(each, str) for each in cast("list[object]", found)):

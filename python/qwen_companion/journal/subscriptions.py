@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hooks that the journal hears of, and how long a CLI waits for it."""
+"""The hooks to which the journal subscribes, and how long a CLI waits for it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from qwen_companion.domain import READ_TOOL
 from qwen_companion.doors.listeners import Subscription
 
 EDIT_TOOLS = {"edit": "file_path", "write_file": "file_path", "notebook_edit": "notebook_path"}
-"""The tools that write one file, and where in their input its name is."""
+"""The tools that write one file, with the key of its name in their input."""
 
 SHELL_TOOL = "run_shell_command"
 
 ENTER_TOOL, EXIT_TOOL = "enter_worktree", "exit_worktree"
-"""The tools by which an agent goes on in a worktree, and leaves it."""
+"""The tools by which an agent enters a worktree and leaves it."""
 
 HOLD_S = 1.0
-"""How long a tool waits at most until the files it may change are recorded."""
+"""Seconds that a tool waits at most until the files that it may change are recorded."""
 
 PROMPT_HOLD_S = 1.0
-"""How long a prompt waits at most for the text about files that have changed."""
+"""Seconds that a prompt waits at most for the text about changed files."""
 
 _TOOLS = "|".join((*EDIT_TOOLS, SHELL_TOOL))
 
 SUBSCRIPTIONS = (
     Subscription("UserPromptSubmit", hold_s=PROMPT_HOLD_S),
     Subscription("PreToolUse", _TOOLS, hold_s=HOLD_S),
-    # Held only for a text: the next `PreToolUse` of the CLI is heard after these, and waits for them.
+    # Held only for a text: the next `PreToolUse` of the CLI is handled after these, and waits for them.
     Subscription("PostToolUse", "|".join(EDIT_TOOLS), hold_s=HOLD_S),
     Subscription("PostToolUse", "|".join((SHELL_TOOL, ENTER_TOOL, EXIT_TOOL, READ_TOOL))),
     Subscription("PostToolUseFailure", _TOOLS),

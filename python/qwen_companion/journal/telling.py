@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Emacs is told of turns that have changed, while the user looks."""
+"""Send changed turns to Emacs while the user views them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from qwen_companion.threads import in_thread
 
 
 class Telling:
-    """All methods are for the event loop."""
+    """The reports to Emacs.  Call its methods on the event loop."""
 
     def __init__(
         self, roots: Roots, agents: Agents, tell: Callable[[Sequence[TurnChange], Sequence[str], bool], None]
     ) -> None:
-        """`tell` gets turns that have changed, the ids of those that are gone, and whether these are all there are."""
+        """`tell` gets turns that have changed, the ids of forgotten ones, and whether the list is complete."""
         self._roots = roots
         self._agents = agents
         self._tell = tell
         self._telling_now = anyio.Lock()
         self._watching = False
         self._telling_all = False
-        """Whether all turns are to be told next, not only what has changed."""
+        """Send every turn next time, not only changed ones."""
 
     def watch(self, on: bool) -> None:
-        """Begin or stop telling Emacs: the user looks, or no longer does."""
+        """Start or stop reporting: the user views the turns, or no longer does."""
         self._watching = self._telling_all = on
         self._roots.dirty.set()
 
     async def tell_news(self) -> None:
-        """Tell what has changed since the last time, or all turns, if the user looks; return when all is told."""
+        """If the user views turns, report the changes since the last time, or all turns; return when that is done."""
         async with self._telling_now:
             if self._watching:
                 await contained(self._tell_all if self._telling_all else self._tell_changes)
@@ -46,7 +46,7 @@ class Telling:
         self._telling_all = False
         updates: list[TurnChange] = []
         for root in list(self._roots.by_name.values()):
-            # What changes from now on is told next.
+            # Later changes are reported next.
             root.changed = set()
             root.told = await in_thread(root.summaries, None)
             updates += [self._update(summary, None) for summary in root.told.values()]

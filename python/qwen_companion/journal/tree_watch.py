@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""News of all changes in certain directories, where the system tells of them."""
+"""Report all changes in certain directories, if the system reports them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MASK = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """The reach of a watch.  `complete`: each change is told.  `grown`: of a directory, earlier changes were not."""
+    """The reach of a watch.  `complete`: it reports each change.  `grown`: a directory may have changed before."""
 
     complete: bool
     grown: bool
 
 
 class TreeWatch(InotifyWatch):
-    """Watches the directories that `cover` names.  All methods are for the event loop."""
+    """Watches the directories that `cover` names.  Call its methods on the event loop."""
 
     def __init__(self, changed: Callable[[Collection[bytes] | None], None]) -> None:
-        """Call `changed` with the files on the event loop soon after each change; with None if some are not known."""
+        """Call `changed` with the files on the event loop soon after each change; with None if some are unknown."""
         super().__init__(open_inotify())
         self._changed = changed
         self._names: dict[int, bytes] = {}
@@ -42,11 +42,11 @@ class TreeWatch(InotifyWatch):
         return await in_thread(self._cover, directories)
 
     async def cover_nearest(self, directories: Collection[str]) -> bool:
-        """Watch `directories`, and where one is not there the nearest one above; return whether each change is told."""
+        """Watch `directories`, or the nearest existing ones above; return whether each change is reported."""
         while True:
             folders = await in_thread(_existing, directories)
             coverage = await self.cover(folders)
-            # One below may have been made before it was watched.
+            # One below may have been created before it was watched.
             if not coverage.grown:
                 return coverage.complete
 
@@ -60,7 +60,7 @@ class TreeWatch(InotifyWatch):
             complete = True
             for directory in directories:
                 name = os.fsdecode(directory)
-                # One that is watched keeps its number; one that was removed and made again gets another.
+                # A watched directory keeps its number; one that was removed and created again gets another.
                 number = inotify.add(name, sum(_MASK))
                 if number is not None:
                     numbers[number] = self._names[number] = directory
@@ -95,7 +95,7 @@ class TreeWatch(InotifyWatch):
 
 
 def _existing(directories: Collection[str]) -> set[bytes]:
-    """Return each of `directories`, or the nearest one above that is there."""
+    """Return each of `directories`, or the nearest existing one above."""
     found: set[bytes] = set()
     for directory in directories:
         while not os.path.isdir(directory) and directory != (above := os.path.dirname(directory)):

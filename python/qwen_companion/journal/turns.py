@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The turns of agents: where they begin and end, and waiting until no agent is at work."""
+"""The turns of agents: their beginnings and ends, and waiting until no agent is working."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qwen_companion.journal.store import DISK, HOOKS, TurnRow
 from qwen_companion.processes import ended as process_ended
 
 WAIT_S = 60.0
-"""How long Emacs can wait for an agent to be done with a file."""
+"""Seconds that Emacs can wait for an agent to finish with a file."""
 
 _POLL_S = 2.0
-"""How often a process is looked after where the system does not tell its end."""
+"""Seconds between checks whether a process has ended, if the system does not report that."""
 
 
 class Turns:
-    """All methods are for the event loop."""
+    """The turns of all roots.  Call its methods on the event loop."""
 
     def __init__(self, roots: Roots, agents: Agents, attribution: Attribution) -> None:
         """Record the turns of `agents` in `roots`."""
@@ -37,13 +37,13 @@ class Turns:
         self._idle = anyio.Event()
 
     def begin(self, root: Root, row: TurnRow, since: int | None = None) -> Running:
-        """Begin the turn `row` with a look at all files.
+        """Begin the turn `row` with a scan of all files.
 
-        A chat may be told of late: what has changed `since` its prompt, in ms since the epoch, is its.
+        The turn of a chat may be reported late: it gets the changes `since` its prompt, in ms since the epoch.
         """
         start = row.start if since is None else since
         self.end(root, row.session, row.start)
-        # That is rounded down.
+        # `since` is rounded down.
         running = root.running[row.session] = Running(row, begin=(start + 1) / 1000)
         root.begins(row.session, running.begin)
         root.stirred.set()
@@ -62,7 +62,7 @@ class Turns:
         return running
 
     def _hand_over(self, root: Root, earlier: int, since: int, turn: Callable[[], int]) -> None:
-        """Give what was taken for work of `earlier` and changed `since` to the result of `turn`, if there is any."""
+        """Move the writes since `since` from the turn `earlier` to the result of `turn`, if there are any."""
         if writes := root.record.written_since(earlier, since / 1000):
             number = turn()
             root.record.store.hand_over(writes, earlier, number)
@@ -76,7 +76,7 @@ class Turns:
                 self.end(root, key, now_ms(), looks=False)
 
     def begin_silent(self, root: Root, cli: SilentCli, conversation: str, prompt: str, since: int) -> None:
-        """Note that `cli` has begun with `prompt`: its next change is of that, and what it has changed `since` is."""
+        """Note that `cli` has begun with `prompt`: that turn gets its next change, and its changes `since`."""
         cli.conversation = conversation
         self._attribution.look(root)
 
@@ -88,7 +88,7 @@ class Turns:
         root.do(begin)
 
     def end(self, root: Root, session: str, time: int, looks: bool = True) -> None:
-        """End the turn of `session` at `time`, in ms since the epoch; with `looks`, look at the files first."""
+        """End the turn of `session` at `time`, in ms since the epoch; with `looks`, scan the files first."""
         self._attribution.look_at_processes(root)
         running = root.running.pop(session, None)
         for identifier in [key for key, call in root.calls.items() if call.session == session]:
@@ -112,15 +112,15 @@ class Turns:
         root.do(root.end, running)
 
     def look_for_gone(self, root: Root, cli: SilentCli) -> None:
-        """Look at all files after the end of `cli`: what has changed just before is its, as far as is known."""
+        """Scan all files after the end of `cli`; attribute the changes to it unless something contradicts that."""
         key = key_of(cli.peer)
         root.remember(Worker(key, DISK, root.running.get(key), cli=cli, begin=cli.since, end=time.time()))
         self._attribution.look(root)
 
     def look_after(self, root: Root, call: Call, end: int) -> None:
-        """Look at all files after `call`, a tool of a running turn that may have written any of them, ended at `end`.
+        """Scan all files after `call`, a tool of a running turn that may have written any of them.
 
-        That is in ms since the epoch.
+        It ended at `end`, in ms since the epoch.
         """
         running = root.running.get(call.session)
         if running is not None:
@@ -131,7 +131,7 @@ class Turns:
             root.do(self._attribution.revise, root, begin)
 
     def resume(self, root: Root) -> None:
-        """Go on with turns that another process of this Emacs has recorded."""
+        """Continue turns that another process of this Emacs has recorded."""
         now = now_ms()
         with suppress(*FAILURES):
             root.forget_old()
@@ -147,7 +147,7 @@ class Turns:
             root.changed.update(root.record.answers.turns())
 
     async def end_with_process(self, root: Root, pid: int, started: str) -> None:
-        """End the turns of the CLI in the process `pid`, which another process has recorded, with that."""
+        """End the turns of the CLI in the process `pid`, which another process has recorded, when that ends."""
         await process_ended(pid, started, _POLL_S)
         for running in list(root.running.values()):
             if (running.row.pid, running.row.started or "") == (pid, started):
@@ -156,7 +156,7 @@ class Turns:
     # --- Waiting ---
 
     def busy(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
-        """Return at which of `paths` an agent is at work: the path, the turn and the tool."""
+        """Return those of `paths` on which an agent is working: the path, the turn and the tool."""
         found: list[tuple[str, str, str]] = []
         for root in self._roots.by_name.values():
             for call in root.calls.values():
@@ -169,13 +169,13 @@ class Turns:
         return found
 
     async def wait_until_idle(self, paths: Sequence[str]) -> list[tuple[str, str, str]]:
-        """Wait until no agent is at work at `paths`, or `WAIT_S`; return what `busy` returns then."""
+        """Wait until no agent is working on `paths`, or `WAIT_S`; return the result of `busy` then."""
         with anyio.move_on_after(WAIT_S):
             while self.busy(paths):
                 await self._idle.wait()
         return self.busy(paths)
 
     def now_idle(self) -> None:
-        """Wake the waiters for agents to be done."""
+        """Wake the waiters for agents to finish."""
         self._idle.set()
         self._idle = anyio.Event()

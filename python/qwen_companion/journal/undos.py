@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which turns undid which others, and what of an agent's is there again."""
+"""Which turns undid which others, and which changes of agents were restored."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from qwen_companion.journal.store import TurnRow
 
 
 class Undos:
-    """For each turn the one that it undid, None for an agent's."""
+    """For each turn the one that it undid, None for an agent's turn."""
 
     def __init__(self, turns: Iterable[TurnRow]) -> None:
-        """Take all `turns` of a record."""
+        """Use all `turns` of a record."""
         self._of = {turn.id: turn.undone for turn in turns}
 
     def within(self, turns: Iterable[int]) -> list[int]:
@@ -21,7 +21,7 @@ class Undos:
         return [turn for turn in self._of if self.first(turn) in wanted]
 
     def first(self, turn: int) -> int:
-        """Return the turn that `turn` and those that it undid began with."""
+        """Return the turn at the beginning of the chain of undos that ends with `turn`."""
         return turn if (of := self._of.get(turn)) is None else self.first(of)
 
     def of(self, undone: int) -> list[int]:
@@ -37,9 +37,9 @@ class Undos:
         return found
 
     def brings_back(self, turn: int) -> bool:
-        """Return whether `turn` wrote what an agent had written: it is an agent's, or an undo of an undo."""
+        """Return whether `turn` wrote text of an agent: it is an agent's turn, or an undo of an undo."""
         return (of := self._of.get(turn)) is None or not self.brings_back(of)
 
     def origins(self) -> dict[int, int | None]:
-        """Return for each turn the agent's turn whose text it wrote: itself, the one it brought back, or None."""
+        """Return for each turn the agent's turn whose text it wrote: itself, the one it restored, or None."""
         return {turn: self.first(turn) if self.brings_back(turn) else None for turn in self._of}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has changed in files since the model of a conversation last saw them, as a text for it."""
+"""The changes in files since the model of a conversation last saw them, as a text for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _HEADING = (
     "takes back changes of yours, the user has undone them on purpose. Read a file again before you edit it. "
     "(< and > may be written as &lt; and &gt; here.)"
 )
-"""Qwen Code writes them so in what a hook adds to a prompt."""
+"""Qwen Code escapes them in the text that a hook adds to a prompt."""
 
 _MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF8, "utf-8"))
 
 
 @dataclass(frozen=True)
 class UnseenChange:
-    """The change of a file that is not as in `view` but as in `now`; `name` is that of the file where the CLI runs.
+    """The change of a file from `view` to `now`; `name` is its name where the CLI runs.
 
-    `what` are words on it where `hunks`, those of a unified diff, are None.
+    `what` describes the change if `hunks`, of a unified diff, are None.
     """
 
     view: View
@@ -42,13 +42,13 @@ class UnseenChange:
 
 
 class Unseen:
-    """The files of one root that models have seen otherwise than they are.
+    """The files of one root that differ from what models have seen.
 
-    Its methods wait for the disk, may be called in any thread, and raise StoreError.
+    Its methods block on disk I/O, are thread-safe, and raise StoreError.
     """
 
     def __init__(self, store: Store, files: Files, names: Names, site: Site) -> None:
-        """Keep in `store` what models have seen of `files`."""
+        """Record in `store` what models have seen of `files`."""
         self._views = Views(store.database, store.contents)
         self._files = files
         self._names = names
@@ -57,25 +57,25 @@ class Unseen:
     def saw(self, session: str, path: bytes, loaded: Loaded | None, now: int) -> None:
         """Note that the model of `session` has read `loaded` in `path` at `now`, in ms, if that file is recorded.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         if self._is_followed(session, path):
             self._views.note(session, path, loaded, now)
 
     def saw_unknown(self, session: str, path: bytes, now: int) -> None:
-        """Note that the model of `session` has read `path` by `now`, in ms, and nobody knows what was in it.
+        """Note that the model of `session` has read an unknown text in `path` by `now`, in ms.
 
-        :raises GitError, OSError: when that fails
+        :raises GitError, OSError: if that fails
         """
         if self._is_followed(session, path):
             self._views.note_unknown(session, path, now)
 
     def _is_followed(self, session: str, path: bytes) -> bool:
-        # To ask git costs 3 ms or more, and a model reads the same file many times.
+        # Asking git costs 3 ms or more, and a model reads the same file many times.
         return not self._site.rules.excluded([path]) and (self._views.has(session, path) or self._files.records([path]))
 
     def changes(self, session: str) -> list[UnseenChange]:
-        """Return what the model of `session` has neither seen nor been told of."""
+        """Return the changes that the model of `session` has neither seen nor been told of."""
         found: list[UnseenChange] = []
         for view in self._views.known(session):
             with suppress(OSError, TooLargeError):
@@ -114,8 +114,8 @@ class Unseen:
 def news(changes: Sequence[UnseenChange], directory: str, room: int) -> tuple[str | None, list[UnseenChange], int]:
     """Return a text about `changes` of at most `room` UTF-16 units, for a model that works in `directory`.
 
-    The largest are only named where not all fit.  Return also the changes that are told of, and the number of those,
-    at the beginning, that are shown with their hunks.
+    If they do not fit, the largest are only named.  Return also the changes in the text, and the number of those, at
+    its beginning, that are shown with their hunks.
     """
     shown = sorted((each for each in changes if each.hunks is not None), key=lambda each: each.name)
     named = [each for each in changes if each.hunks is None]
@@ -139,7 +139,7 @@ def news(changes: Sequence[UnseenChange], directory: str, room: int) -> tuple[st
 
 
 _MORE = 40
-"""UTF-16 units for the line that says how many more files there are."""
+"""UTF-16 units for the line with the number of further files."""
 
 
 def _size(changes: Sequence[UnseenChange], lines: dict[bytes, str]) -> int:
@@ -167,7 +167,7 @@ def _units(text: str) -> int:
 
 
 def _text(data: bytes) -> str | None:
-    """Return `data` as a CLI reads it, without the marks of its encoding and CRs; None for no text, and a long one."""
+    """Return `data` as a CLI reads it, without the marks of its encoding and CRs; None if it is binary or too long."""
     if len(data) > MAX_TEXT_BYTES or is_binary(data):
         return None
     mark, name = next((each for each in _MARKS if data.startswith(each[0])), (b"", "utf-8"))

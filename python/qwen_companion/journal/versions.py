@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files as they lie on the disk: bytes and mode, named by git's digest of the bytes."""
+"""Files on the disk: bytes and mode, named by git's digest of the bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from qwen_companion.errors import CompanionError
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
-"""Modes as git has them.  The bytes of a link are where it leads."""
+"""Modes in git's form.  The bytes of a link are its target."""
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""Larger files are not recorded."""
+"""Largest file that is recorded."""
 
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The errors for a file that is not there: directories above it may be other things, or links to themselves."""
+"""The errors for a missing file: directories above it may be other things, or links to themselves."""
 
 
 _SHA256_DIGITS = 64
@@ -33,7 +33,7 @@ class TooLargeError(CompanionError):
 
 @dataclass(frozen=True)
 class Version:
-    """A file at some time.  `digest` is that of git's blob with the same bytes, `mode` what `mode_of` returns."""
+    """A file at some time.  `digest` is that of git's blob with the same bytes, `mode` the value of `mode_of`."""
 
     digest: str
     mode: int
@@ -48,7 +48,7 @@ class Loaded:
 
 
 def mode_of(status: os.stat_result) -> int:
-    """Return the mode to record of a file or link: its kind and who may read, write and run it."""
+    """Return the mode to record of a file or link: its kind, and the permissions to read, write and run it."""
     return LINK if stat.S_ISLNK(status.st_mode) else stat.S_IFMT(status.st_mode) | status.st_mode & 0o777
 
 
@@ -58,19 +58,19 @@ def git_mode(mode: int) -> int:
 
 
 def inode_of(status: os.stat_result) -> int:
-    """Return the number of the inode as git has it."""
+    """Return the number of the inode in git's form."""
     return status.st_ino & 0xFFFFFFFF
 
 
 def inode_at(path: bytes) -> int | None:
-    """Return the number of the inode at `path` as git has it, None where there is no file."""
+    """Return the number of the inode at `path` in git's form, None without a file."""
     with suppress(OSError):
         return inode_of(os.lstat(path))
     return None
 
 
 def has_no_attributes(path: bytes) -> bool:
-    """Return whether the file `path` is known to have no extended attributes but those that Emacs keeps."""
+    """Return whether the file `path` is known to have no extended attributes except those that Emacs keeps."""
     kept = {"security.selinux", "system.posix_acl_access"}
     if sys.platform == "linux":
         with suppress(OSError):
@@ -88,17 +88,17 @@ def digest_of(data: bytes, algorithm: str = "sha1") -> str:
 
 
 def algorithm_of(digest: str) -> str:
-    """Return the name of the algorithm that has made `digest`."""
+    """Return the name of the algorithm that made `digest`."""
     return "sha256" if len(digest) == _SHA256_DIGITS else "sha1"
 
 
 def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Loaded | None:
     """Return the file or link at `path`; None for nothing or another kind of file.
 
-    `is_regular`: it was a regular file a moment ago, and need not be looked at before it is opened.
+    `is_regular`: it was a regular file a moment ago, and need not be examined before it is opened.
 
     :raises TooLargeError: for a file too large to record
-    :raises OSError: where it cannot be read
+    :raises OSError: if it cannot be read
     """
     try:
         if not is_regular:
@@ -127,13 +127,13 @@ def load(path: bytes, algorithm: str = "sha1", is_regular: bool = False) -> Load
 
 
 def changed_at(path: bytes) -> float:
-    """Return when what is at `path`, or where that is gone its directory, has changed last, in s since the epoch.
+    """Return when the file at `path`, or if it is missing its directory, was last changed, in s since the epoch.
 
-    Where that cannot be seen it was long ago.
+    If that cannot be read, return a time long ago.
     """
     while True:
         try:
-            # `st_ctime` is rounded in another way than `clock_ns`, to before a moment that is the same.
+            # `st_ctime` is rounded differently from `clock_ns`, to before an equal moment.
             return os.lstat(path).st_ctime_ns / 1e9
         except OSError as error:
             if error.errno not in GONE:
@@ -142,10 +142,10 @@ def changed_at(path: bytes) -> float:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Read from `descriptor` about `size` bytes, and at most a little more than is allowed."""
+    """Read about `size` bytes from `descriptor`, and at most slightly more than is allowed."""
     data = os.read(descriptor, size)
     if len(data) < size - 1 or len(data) == size:
-        # It is being written, or the system gave only a part.
+        # It is being written, or the system returned only a part.
         parts = [data]
         while (part := os.read(descriptor, 1 << 20)) and sum(map(len, parts)) <= MAX_FILE_BYTES:
             parts.append(part)
@@ -158,7 +158,7 @@ def _loaded(data: bytes, mode: int, algorithm: str) -> Loaded:
 
 
 def why_not(path: bytes, status: os.stat_result) -> Exception | None:
-    """Return why the file `path` cannot be recorded, None where it can."""
+    """Return the reason why the file `path` cannot be recorded, None if it can."""
     if stat.S_ISLNK(status.st_mode):
         return None
     if status.st_size > MAX_FILE_BYTES:
@@ -168,13 +168,13 @@ def why_not(path: bytes, status: os.stat_result) -> Exception | None:
 
 
 def is_behind_link(name: bytes) -> bool:
-    """Return whether a directory above the file `name` is a link by now."""
+    """Return whether a directory above the file `name` is a link now."""
     directory = os.path.dirname(name)
     return os.path.realpath(directory) != directory
 
 
 def can_be_held(name: bytes) -> bool:
-    """Return whether git's index can hold the file `name`, or a file that is gone."""
+    """Return whether git's index can contain the file `name`, or a missing file."""
     try:
         mode = os.lstat(name).st_mode
     except OSError as error:

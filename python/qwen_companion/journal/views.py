@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the model of each conversation last saw of a file: what it read, what it was told, and what its tools wrote."""
+"""What the model of each conversation last saw of a file: by reading, by notes, and by writing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, REWIND,
 from qwen_companion.journal.versions import Loaded
 
 NO_FILE, UNKNOWN = "", "?"
-"""The digests where a file is not there, and where nobody knows what it was."""
+"""The digests for a missing file, and for unknown contents."""
 
 MAX_TEXT_BYTES = 1024 * 1024
-"""Of a larger file the bytes are not kept for a view."""
+"""Largest file whose bytes are kept for a view."""
 
 MAX_BYTES = 32 * 1024 * 1024
-"""When the bytes kept for views are more, the oldest views are forgotten."""
+"""Most bytes that are kept for views; then the oldest views are forgotten."""
 
 MAX_FILES = 500
-"""How many files of one conversation are followed, those that it saw last."""
+"""Most files of one conversation that are followed: those that it saw last."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A conversation saw the bytes of `digest` in the file `path`; it was then told that these are `named`, or None."""
+    """A conversation saw the bytes of `digest` in the file `path`; then it was told that these are `named`, or None."""
 
     path: bytes
     digest: str
@@ -38,10 +38,10 @@ def digest_in(loaded: Loaded | None) -> str:
 
 
 class Views:
-    """Its methods wait for the disk, may be called in any thread, and raise StoreError."""
+    """The views of one root.  Its methods block on disk I/O, are thread-safe, and raise StoreError."""
 
     def __init__(self, database: Database, contents: Contents) -> None:
-        """Keep views in `database`, and bytes in `contents`."""
+        """Store views in `database`, and bytes in `contents`."""
         self._database = database
         self._contents = contents
 
@@ -58,14 +58,14 @@ class Views:
             )
             db.execute("delete from views where time < ?", (now - MAX_AGE_MS,))
             if db.execute("select sum(size) from views").fetchone()[0] > MAX_BYTES:
-                # Half of them: else the next read would do the same again.
+                # Half of them: otherwise the next read would do the same again.
                 db.execute("delete from views where time <= (select avg(time) from views)")
                 self._contents.forget_unused()
 
     def note_unknown(self, session: str, path: bytes, now: int) -> None:
         """Note that the model of `session` has seen an unknown text in `path` by `now`, in ms.
 
-        What it is known to have seen there before, or to have written, tells more.
+        An earlier view, or a write of its own, is more informative and is kept.
         """
         self._database.execute(
             "insert or ignore into views values(?, ?, ?, null, 0, 0, ?)", session, path, UNKNOWN, now
@@ -76,7 +76,7 @@ class Views:
         return self._database.row("select 1 from views where session = ? and path = ?", session, path) is not None
 
     def name(self, session: str, view: View, digest: str, now: int) -> None:
-        """Note that `session` was told, without the text, that the file of `view` has now the bytes of `digest`."""
+        """Note that `session` was told, without the text, that the file of `view` now has the bytes of `digest`."""
         self._database.execute(
             "insert or replace into views values(?, ?, ?, ?, (select coalesce(max(id), 0) from writes"
             " where path = ?), coalesce((select size from views where session = ? and path = ?), 0), ?)",
@@ -91,7 +91,7 @@ class Views:
         """Return the views of `session`, the latest first."""
         with self._database.transaction() as db:
             seen = db.execute("select path, digest, named, after from views where session = ?", (session,)).fetchall()
-            # What no hook told of may be the user's.
+            # A change that no hook reported may be the user's.
             written = db.execute(
                 "select path, after, id from writes where id in (select max(writes.id) from writes"
                 " join turns on turn = turns.id where session = ? and source not in (?, ?, ?)"
@@ -106,6 +106,6 @@ class Views:
         return [view for _, view in sorted(found.values(), key=lambda each: each[0], reverse=True)[:MAX_FILES]]
 
     def paths_with(self, digest: str) -> list[bytes]:
-        """Return files that had the bytes of `digest` at the last look, two at most."""
+        """Return files that had the bytes of `digest` at the last scan, two at most."""
         rows = self._database.rows("select path from current where digest = ? limit 2", digest)
         return [bytes(path) for (path,) in rows]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When files have changed by the events of the disk, and which of several agents cannot have done it.
+"""When files have changed by the events of the disk, and which of several agents cannot have changed them.
 
-A process that has not run since before the change has not made it, and while one has the file open for writing, no
-other has.  Where neither decides, nobody is ruled out.
+A process that has not run since before the change has not made it.  While one has the file open for writing, no other
+has made it.  If neither rule decides, nobody is excluded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Suspect(Protocol):
 
     @property
     def probe(self) -> Probe | None:
-        """Return the process to look at, None for an unknown one."""
+        """Return the process to sample, None for an unknown one."""
         ...
 
     @property
@@ -38,9 +38,9 @@ class Suspect(Protocol):
 
 @dataclass
 class Testimony:
-    """What is known of the last change of a file: between which times, in s since the epoch, the system told it.
+    """The knowledge about the last change of a file: the times between which its event came, in s since the epoch.
 
-    `suspected` are the sessions at work then, and `likely` those of them that may have made it.
+    `suspected` are the sessions that worked then, and `likely` those of them that may have made it.
     """
 
     begin: float
@@ -55,21 +55,21 @@ class Testimony:
 
 
 class Witness:
-    """Remembers what is known of each file that has changed below one root.  For the event loop."""
+    """Stores what is known of each changed file below one root.  Call its methods on the event loop."""
 
     def __init__(self, activity: Activity) -> None:
-        """Look at processes by `activity`."""
+        """Sample processes by `activity`."""
         self._activity = activity
         self._heard = -math.inf
         self._pending: dict[bytes, float] = {}
-        """Changed files, each with a time before its change: that of the read of events before it."""
+        """Changed files, each with a time before its change: that of the previous read of events."""
         self._known: dict[bytes, Testimony] = {}
 
     def hear(self, paths: Collection[bytes], suspects: Sequence[Suspect]) -> None:
         """Note that `paths` have changed; `suspects` may be writing now."""
         now = time.time()
         for path in paths:
-            # A file that was deleted with its directory may be gone since the first event.
+            # A file that was deleted with its directory may be missing since the first event.
             self._known.setdefault(path, Testimony(self._heard, now)).end = now
             self._pending.setdefault(path, self._heard)
         self._heard = now
@@ -77,7 +77,7 @@ class Witness:
             self.conclude(suspects)
 
     def conclude(self, suspects: Sequence[Suspect]) -> None:
-        """Look who of `suspects` may have made the changes heard of since the last time."""
+        """Decide which of `suspects` may have made the changes since the last call."""
         pending, self._pending = self._pending, {}
         sessions = {suspect.session for suspect in suspects}
         if not pending or len(sessions) < 2 or not any(suspect.runs_tool for suspect in suspects):
@@ -91,12 +91,12 @@ class Witness:
             known = self._known.get(path)
             if known is not None:
                 likely = active[since] & holders.get(path, set()) or active[since]
-                # Two at once seldom write the same file: it is rather one that each piece of news allows.
+                # Two at once seldom write the same file: those are likely that each event allows.
                 known.likely = known.likely & likely or known.likely | likely
                 known.suspected |= sessions
 
     def _active(self, since: float, suspects: Sequence[Suspect]) -> set[str]:
-        """Return the sessions that may have done something `since` then; without any, those whose tools run."""
+        """Return the sessions that may have been active since `since`; if there are none, those whose tools run."""
         now = time.time()
         active = {each.session for each in suspects if self._activity.may_have_acted(each.probe, since, now)}
         return active or {each.session for each in suspects if each.runs_tool}
@@ -112,7 +112,7 @@ class Witness:
         return found
 
     def take(self, path: bytes) -> Testimony | None:
-        """Return what is known of the change of `path`, or else of its directory, and forget it."""
+        """Return and forget what is known of the change of `path`, or else of its directory."""
         found = self._known.pop(path, None)
         while found is None and path != os.path.dirname(path):
             path = os.path.dirname(path)
@@ -120,5 +120,5 @@ class Witness:
         return found
 
     def forget(self, before: float = math.inf) -> None:
-        """Forget what was heard before that time, in seconds since the epoch."""
+        """Forget the changes before that time, in seconds since the epoch."""
         self._known = {path: known for path, known in self._known.items() if known.end >= before}

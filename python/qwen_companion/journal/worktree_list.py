@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The worktrees of a repository beside each other: what each has changed, and what a merge would contradict.
+"""The worktrees of a repository: what each has changed, and which of it conflicts with a merge.
 
-Git is only asked.  A merge is tried in memory, file by file, with what is on the disk on both sides: what is not
-committed counts too.
+Git is only asked.  A merge is computed in memory, file by file, from the disk on both sides, so that uncommitted
+changes count too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_
 from qwen_companion.journal.worktrees import WorktreeError, main_tree
 
 _MOST = 200
-"""Worktrees that are listed, and files that are merged in memory for each."""
+"""Most worktrees that are listed, and most files that are merged in memory for each."""
 
 _MOST_NAMED = 200
-"""Files that git is given the names of; of more it looks at all."""
+"""Most files that are named to git; with more it examines all."""
 
 
 class WorktreeList:
-    """The worktrees of the repository that a directory is in.  All methods wait for git and the disk."""
+    """The worktrees of the repository of a directory.  Its methods block on git and the disk."""
 
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
         """`directory` is in the repository.
 
-        :raises WorktreeError: where it is in none
+        :raises WorktreeError: if it is in none
         """
         repository = find_repository(os.path.realpath(directory))
         if repository is None:
@@ -44,9 +44,9 @@ class WorktreeList:
         self._git = Git(environ)
 
     def trees(self) -> list[Worktree]:
-        """Return the worktrees, the main one first; nothing is known of their files yet.
+        """Return the worktrees, the main one first, without information about their files.
 
-        :raises GitError: when that fails
+        :raises GitError: if that fails
         """
         output = self._ask(self._repository.top, "worktree", "list", "--porcelain", "-z").decode("utf-8", "replace")
         read = [_read(part) for part in output.split("\0\0") if part]
@@ -56,15 +56,15 @@ class WorktreeList:
         return [found[0], *map(self._checked, found[1:])] if found else []
 
     def _checked(self, tree: Worktree) -> Worktree:
-        """Return `tree`, as gone unless its directory says itself that it is a worktree of this repository."""
+        """Return `tree`, marked as gone unless its directory is a worktree of this repository."""
         its = None if tree.gone else find_repository(os.path.realpath(tree.path))
         is_here = its is not None and os.path.realpath(its.common) == os.path.realpath(self._repository.common)
         return replace(tree, gone=not is_here)
 
     def examined(self, path: str) -> Worktree:
-        """Return the worktree `path` with all that can be known of it.
+        """Return the worktree `path` with all available information.
 
-        :raises GitError, WorktreeError: when that fails
+        :raises GitError, WorktreeError: if that fails
         """
         main, *others = self.trees()
         tree = _there((main, *others), path)
@@ -75,7 +75,7 @@ class WorktreeList:
             return replace(tree, files=len(open_files), uncommitted=len(open_files), inner=inner)
         counted = self._ask(path, "rev-list", "--left-right", "--count", f"{main.head}...{tree.head}").split()
         changed = self._since(tree, base, open_files)
-        # Only files of these names are looked at in the main tree, which may be large: once for each worktree.
+        # Examine only these files of the main tree, which may be large: this is done once for each worktree.
         mine = self._since(main, base, self._uncommitted(main.path, changed)) if changed else changed
         both = sorted(changed & mine)[:_MOST]
         nets = self._nets(path, self._changed(path, base, both), main.path) if both else []
@@ -92,9 +92,9 @@ class WorktreeList:
         )
 
     def differences(self, path: str, other: str, only: Collection[bytes] | None = None) -> list[Net]:
-        """Return how files of the worktree `path` differ from those of `other`, or of these names `only`.
+        """Return the differences between the files of the worktrees `path` and `other`, or only of the names `only`.
 
-        :raises GitError, WorktreeError: when that fails
+        :raises GitError, WorktreeError: if that fails
         """
         trees = self.trees()
         here, there = _there(trees, path), _there(trees, other)
@@ -112,12 +112,12 @@ class WorktreeList:
         return with_renames(nets)
 
     def since_begun(self, path: str, to_merge: bool, only: Collection[bytes] | None = None) -> list[Net]:
-        """Return how files of the worktree `path` differ from the commit that it has in common with the main tree.
+        """Return the differences between the worktree `path` and the commit that it has in common with the main tree.
 
-        With `to_merge`, how the files of the main tree will differ from what they are now once that is merged into
-        them; those in which both contradict each other are as without, and `mixed`.  `only` as in `differences`.
+        With `to_merge`, return the changes of the main tree by a merge of these differences.  Files that conflict are
+        returned as without it, and `mixed`.  `only` as in `differences`.
 
-        :raises GitError, WorktreeError: when that fails
+        :raises GitError, WorktreeError: if that fails
         """
         trees = self.trees()
         here, main = _there(trees, path), trees[0]
@@ -127,9 +127,9 @@ class WorktreeList:
         return with_renames(self._nets(path, chosen, main.path if to_merge else None))
 
     def _nets(self, path: str, versions: Mapping[bytes, Version | None], main: str | None) -> list[Net]:
-        """Return how files of the worktree `path` differ from their `versions` in a commit.
+        """Return the differences between the files of the worktree `path` and their `versions` in a commit.
 
-        With the tree `main`, how its files will differ once that is merged into them, see `since_begun`.
+        With the tree `main`, return the changes of its files by a merge, see `since_begun`.
         """
         digests = [version.digest for version in versions.values() if version is not None]
         blobs = Objects(self._git, self._repository.common, path, (), self._repository).blobs(digests)
@@ -148,7 +148,7 @@ class WorktreeList:
     def _common(self, tree: Worktree, other: Worktree) -> str:
         """Return the commit from which both worktrees come.
 
-        :raises WorktreeError: where there is none
+        :raises WorktreeError: if there is none
         """
         base = self._base(tree, other)
         if not base:
@@ -168,7 +168,7 @@ class WorktreeList:
     def _changed(self, top: str, base: str, names: Sequence[bytes] = ()) -> dict[bytes, Version | None]:
         """Return the files in the worktree `top` that differ from the commit `base`, with their versions in it.
 
-        Of those with `names` only, if any are given.
+        If `names` are given, only files with these names.
         """
         command = ("diff-index", "--raw", "-z", "--abbrev=64", "--no-renames", "--ignore-submodules=all", base)
         new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard", "--", *names))
@@ -182,17 +182,17 @@ class WorktreeList:
         """Return the files of `tree` that differ from the commit `base`; `open_files` are not committed."""
         command = ("diff-tree", "-r", "--name-only", "-z", "--no-renames", "--ignore-submodules=all")
         committed = set(items(self._ask(tree.path, *command, base, tree.head)))
-        # What was committed may be as it was again.
+        # A committed change may have been reverted since.
         restored = committed.intersection(open_files)
         if restored:
-            # By their bytes: `git diff` would write the index, whatever it is told of locks.
+            # By their bytes: `git diff` would write the index, even if told not to lock it.
             nets = self._nets(tree.path, self._changed(tree.path, base, _few(restored)), None)
             top = os.fsencode(tree.path)
             return committed.union(open_files) - restored.difference(os.path.relpath(net.path, top) for net in nets)
         return committed.union(open_files)
 
     def _inner_commits(self, top: str) -> int:
-        """Return how many commits no remote has, of submodules and other repositories in the worktree `top`."""
+        """Return the number of unpushed commits of submodules and other repositories in the worktree `top`."""
         count = 0
         found = [top]
         for place in found:
@@ -201,7 +201,7 @@ class WorktreeList:
                 names = [name for entry, name in linked if entry.startswith(b"160000 ")]
                 names += [name for name in items(self._ask(place, "ls-files", "-z", "--others")) if name.endswith(b"/")]
                 inner = (os.path.join(place, os.fsdecode(name)) for name in names)
-                # Else git would count those of the repository around it.
+                # Otherwise git would count those of the repository around it.
                 inner = [each for each in inner if os.path.lexists(os.path.join(each, ".git"))]
                 found += inner[: _MOST - len(found)]
                 if place != top:
@@ -211,7 +211,7 @@ class WorktreeList:
     def _uncommitted(self, top: str, names: Collection[bytes]) -> set[bytes]:
         """Return the files in the worktree `top` that are changed or new since its last commit.
 
-        Of those with `names` at least, if any are given.
+        If `names` are given, at least those with these names.
         """
         command = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--")
         output = self._ask(top, *command, *_few(names))
@@ -219,14 +219,14 @@ class WorktreeList:
 
 
 def _few(names: Collection[bytes]) -> Sequence[bytes]:
-    """Return `names` for git in order, none for all files where there are too many."""
+    """Return `names` for git in order, or none, which means all files, if there are too many."""
     return sorted(names) if len(names) <= _MOST_NAMED else ()
 
 
 def _there(trees: Sequence[Worktree], path: str) -> Worktree:
     """Return the worktree `path` of `trees`.
 
-    :raises WorktreeError: where it is not there
+    :raises WorktreeError: if it is not among them
     """
     tree = next((tree for tree in trees if tree.path == path), None)
     if tree is None or tree.gone:
@@ -235,7 +235,7 @@ def _there(trees: Sequence[Worktree], path: str) -> Worktree:
 
 
 def _read(part: str) -> Worktree | None:
-    """Return the worktree that a paragraph of `git worktree list` is about; None without its name."""
+    """Return the worktree in a paragraph of `git worktree list`; None without its name."""
     values = {name: value for name, _, value in (line.partition(" ") for line in part.split("\0"))}
     path = values.get("worktree")
     if not path:
@@ -247,9 +247,9 @@ def _read(part: str) -> Worktree | None:
 
 
 def _merged_into(mine: Loaded | None, net: Net) -> Net | None:
-    """Return what `net` changes when it is merged into the file `mine` of the main tree, None for nothing.
+    """Return the change of the file `mine` of the main tree when `net` is merged into it, None for nothing.
 
-    Return it as it is, and `mixed`, where the two contradict each other.
+    If the two conflict, return `net` as it is, and `mixed`.
     """
     base, theirs = net.before, net.after
     if _same(mine, theirs):

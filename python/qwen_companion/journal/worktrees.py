@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The linked git worktrees below a root: each is recorded as a root of its own, whatever git ignores.
+"""The linked git worktrees below a root: each is recorded as a root of its own, even if git ignores it.
 
-Names of roots are those that Emacs has; that of a worktree begins with that of the root around it.
+Names of roots are those of Emacs; the name of a worktree begins with that of the root around it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from qwen_companion.state import key_of
 
 
 class WorktreeError(CompanionError):
-    """Something cannot be done with a worktree; the text says why."""
+    """Something cannot be done with a worktree; the message has the reason."""
 
 
 _MOST = 200
-"""Worktrees of one repository that are looked at."""
+"""Most worktrees of one repository that are examined."""
 
 _MOST_NOTED = 1024 * 1024
-"""Bytes of the names of worktrees that were recorded."""
+"""Most bytes of the names of recorded worktrees."""
 
 
 def root_around(root: str, path: str) -> str:
-    """Return the worktree below `root` that `path` is in, or `root` without one.  Waits for the disk."""
+    """Return the worktree below `root` that contains `path`, or `root` without one.  Blocks on disk I/O."""
     try:
         directory = os.path.realpath(file_name(os.path.join(root, path)))
     except FileNameError:
@@ -48,7 +48,7 @@ def root_around(root: str, path: str) -> str:
 
 
 def is_ignored(root: str, tree: str, git: Git) -> bool:
-    """Return whether git ignores the worktree `tree` below `root`, whose record lacks its files then.
+    """Return whether git ignores the worktree `tree` below `root`, whose record then lacks its files.
 
     Runs `git` the first time, and after a change of the files of rules above the worktree.
     """
@@ -58,7 +58,7 @@ def is_ignored(root: str, tree: str, git: Git) -> bool:
 
 
 def _written(path: Path) -> int | None:
-    """Return when `path` was written, in ns; None where there is no file."""
+    """Return when `path` was written, in ns; None without a file."""
     with suppress(OSError):
         return os.stat(path).st_mtime_ns
     return None
@@ -72,7 +72,7 @@ def _is_ignored(root: str, tree: str, git: Git, _rules: tuple[int | None, ...]) 
 
 
 def worktrees_below(root: str) -> list[str]:
-    """Return the worktrees below `root` of the repository that it is in.  Waits for the disk."""
+    """Return the worktrees below `root` that belong to its repository.  Blocks on disk I/O."""
     true = os.path.realpath(root)
     repository = find_repository(true)
     if repository is None:
@@ -95,9 +95,9 @@ def worktrees_below(root: str) -> list[str]:
 
 
 def recorded_below(root: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the worktrees below `root` of which something has been recorded, also those that are gone.
+    """Return the worktrees below `root` with a record, including deleted ones.
 
-    Waits for the disk.
+    Blocks on disk I/O.
     """
     noted: list[str] = []
     with suppress(OSError):
@@ -109,7 +109,7 @@ def recorded_below(root: str, environ: Mapping[str, str]) -> list[str]:
 def note_recorded(root: str, tree: str, environ: Mapping[str, str]) -> None:
     """Note that the worktree `tree` below `root` is recorded: git forgets it once it is removed.
 
-    Waits for the disk.
+    Blocks on disk I/O.
     """
     path = _notes(root, environ)
     name = os.fsencode(os.path.relpath(tree, root))
@@ -125,7 +125,7 @@ def _notes(root: str, environ: Mapping[str, str]) -> str:
 
 
 def main_tree(git: Git, common: str) -> str | None:
-    """Return the main work tree of the repository with the directory `common`, None where it has none.  Runs `git`.
+    """Return the main work tree of the repository with the directory `common`, None if it has none.  Runs `git`.
 
     That of a submodule is in its settings: `git worktree list` names the directory in place of it.
     """
@@ -140,9 +140,9 @@ def main_tree(git: Git, common: str) -> str | None:
 def home_of(tree: str, roots: Iterable[str], git: Git) -> str:
     """Return the main work tree of the repository of the worktree `tree`, by its name in `roots` if it has one.
 
-    Of one that is removed it is the innermost of `roots` around it.
+    For a removed worktree it is the innermost of `roots` around it.
 
-    :raises WorktreeError: where there is none
+    :raises WorktreeError: if there is none
     """
     if not os.path.isdir(tree):
         around = [root for root in roots if tree.startswith(f"{root.rstrip('/')}/") and os.path.isdir(root)]
@@ -164,7 +164,7 @@ def home_of(tree: str, roots: Iterable[str], git: Git) -> str:
 def entered(root: str, roots: Iterable[str], name: object) -> str | None:
     """Return the worktree that an agent in `root` has just entered by the `name` of its directory, None if unknown.
 
-    It is one of the repository of `root`, below that or below another of `roots`.
+    It belongs to the repository of `root`, and is below that or below another of `roots`.
     """
     own = find_repository(os.path.realpath(root))
     places = [
