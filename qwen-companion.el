@@ -260,7 +260,7 @@ the user of texts that a killed Emacs has left."
   (pcase state
     ('error (qwen-companion-terminal-restore-environment))
     ('ready
-     (when-let* ((drafts (qwen-companion-drafts-left)))
+     (when-let* ((drafts (qwen-companion-drafts-orphaned)))
        (qwen-companion-backend-notice-once
         (format (ngettext "%d text that you were writing when Emacs was killed is saved; M-x qwen-companion-recover-drafts brings it back"
                           "%d texts that you were writing when Emacs was killed are saved; M-x qwen-companion-recover-drafts brings them back"

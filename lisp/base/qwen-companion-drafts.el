@@ -81,7 +81,7 @@ With nil for TEXT, delete it."
 (defconst qwen-companion-drafts--name "/\\([0-9]+\\)-\\([a-z]+\\)-\\([^/]*\\)-[^-/]+\\'"
   "Regexp for a draft's file name; groups are process id, kind and path.")
 
-(defun qwen-companion-drafts-left ()
+(defun qwen-companion-drafts-orphaned ()
   "Return the drafts of killed Emacs processes, each (FILE KIND . PATH).
 Delete empty files."
   (let ((file-name-handler-alist nil)

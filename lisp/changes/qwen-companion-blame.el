@@ -57,7 +57,7 @@
 
 (defvar qwen-companion-blame-mode)
 
-(defvar-local qwen-companion-blame--asked nil
+(defvar-local qwen-companion-blame--request-tick nil
   "The tick of the text in the last request to the journal.")
 (defvar-local qwen-companion-blame--numbers []
   "Vector with three numbers for each run of lines: first line, count, style.
@@ -121,7 +121,7 @@ origins; or with the reason why there is no answer."
 (defun qwen-companion-blame--request ()
   "Request the authors of the lines of the current buffer, and show them."
   (let ((buffer (current-buffer))
-        (tick (setq qwen-companion-blame--asked (buffer-chars-modified-tick))))
+        (tick (setq qwen-companion-blame--request-tick (buffer-chars-modified-tick))))
     (qwen-companion-blame--ask
      (lambda (reason numbers origins)
        (qwen-companion-buffers-when-live buffer
@@ -199,7 +199,7 @@ Return nil until the prompt of its turn is known."
   "Mark the lines in the windows of the current buffer, and no others.
 Do nothing while the text is newer than the answer of the journal."
   (when (and qwen-companion-blame-mode
-             (eql qwen-companion-blame--asked (buffer-chars-modified-tick)))
+             (eql qwen-companion-blame--request-tick (buffer-chars-modified-tick)))
     (qwen-companion-blame--clear)
     (let (unknown)
       (dolist (window (get-buffer-window-list nil nil t))
@@ -282,7 +282,7 @@ The first one has the label if WHOLE is non-nil."
   (dolist (buffer (qwen-companion-blame--buffers))
     (with-current-buffer buffer
       (when (and (get-buffer-window buffer 'visible)
-                 (not (eql qwen-companion-blame--asked (buffer-chars-modified-tick))))
+                 (not (eql qwen-companion-blame--request-tick (buffer-chars-modified-tick))))
         (qwen-companion-blame--request)))))
 
 (defun qwen-companion-blame--journal-changed (paths)

@@ -37,15 +37,15 @@
   "An allowed edit that will be changed once its tool has written it.
 It may be an edited plan, of which the model is told.  PROPOSAL is the
 reviewed proposal, which has ended.  PROPOSED is its original text, WANTED
-the user's version of it.  SESSION and TOOL are ids.  LOOKS is the number
+the user's version of it.  SESSION and TOOL are ids.  CHECKS is the number
 of checks of the buffer left before it is reverted, see
 `qwen-companion-chat-review--apply'."
-  proposal proposed wanted session tool (looks 30))
+  proposal proposed wanted session tool (checks 30))
 
 (defvar qwen-companion-chat-review--edits nil
   "The edits whose tools have not ended, newest first.")
 
-(defconst qwen-companion-chat-review--look-delay 0.1
+(defconst qwen-companion-chat-review--check-delay 0.1
   "Seconds between checks whether a buffer matches its file.")
 
 ;;; The review
@@ -189,8 +189,8 @@ If the buffer does not have the written text yet, try again in a moment."
           (user-error "%s has conflicts that are not resolved" (buffer-name)))
          ((qwen-companion-chat-review--in-step-p)
           (qwen-companion-chat-review--merge edit))
-         ((> (cl-decf (qwen-companion-chat-review--edit-looks edit)) 0)
-          (run-at-time qwen-companion-chat-review--look-delay nil
+         ((> (cl-decf (qwen-companion-chat-review--edit-checks edit)) 0)
+          (run-at-time qwen-companion-chat-review--check-delay nil
                        #'qwen-companion-chat-review--apply edit))
          ((buffer-modified-p)
           (user-error "%s has unsaved text, and its file has changed too" (buffer-name)))

@@ -1025,7 +1025,7 @@ The file has changed already, or is about to."
   (when (buffer-local-value 'qwen-companion-follow--link buffer)
     (qwen-companion-follow--enqueue (list buffer))))
 
-(defun qwen-companion-follow--found ()
+(defun qwen-companion-follow--visited ()
   "Note that the current buffer visits a file."
   (unless qwen-companion-follow--link
     (qwen-companion-follow--enqueue (list (current-buffer)))))
@@ -1199,7 +1199,7 @@ Wait some seconds at most for each; return non-nil when all are done."
 ;;; On and off
 
 (defconst qwen-companion-follow--hooks
-  '((find-file-hook . qwen-companion-follow--found)
+  '((find-file-hook . qwen-companion-follow--visited)
     (after-set-visited-file-name-hook . qwen-companion-follow--renamed)
     (kill-buffer-hook . qwen-companion-follow--leave)
     (first-change-hook . qwen-companion-follow--first-change)

@@ -281,7 +281,7 @@ The values are from its `:type', a `choice' or a boolean.")
         ("p" "Apply" qwen-companion-kept-apply (qwen-companion-menu--no-rescued-text))
         ("d" "Compare" qwen-companion-kept-difference (qwen-companion-menu--no-rescued-text))
         ("M" "Bring back" qwen-companion-recover-drafts
-         (unless (qwen-companion-drafts-left) "none"))))
+         (unless (qwen-companion-drafts-orphaned) "none"))))
       (("Reviews"
         ("v" "Next" qwen-companion-review (qwen-companion-menu--no-proposal))
         ("l" "List" qwen-companion-diffs (qwen-companion-menu--not-ready))

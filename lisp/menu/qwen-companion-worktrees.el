@@ -46,7 +46,7 @@
   "Paths of the worktrees to request; the first is being requested.")
 (defvar-local qwen-companion-worktrees--outdated nil
   "Non-nil after a change while the list was in no window.")
-(defvar-local qwen-companion-worktrees--asked 0
+(defvar-local qwen-companion-worktrees--request-time 0
   "Time of the last request for the names, in seconds since the epoch.")
 
 ;;; Data
@@ -54,7 +54,7 @@
 (defun qwen-companion-worktrees--load (&optional all)
   "Request the worktrees and their missing data; return at once.
 With ALL non-nil, request known data again, as it may be outdated."
-  (setq qwen-companion-worktrees--asked (float-time))
+  (setq qwen-companion-worktrees--request-time (float-time))
   (let ((buffer (current-buffer)))
     (qwen-companion-journal-ask
      'journal-worktrees (list :root qwen-companion-worktrees--root :tree nil)
@@ -252,7 +252,7 @@ A CLI that has entered it by a tool has its newest turn there."
                                          (make-vector 8 ""))))))
       (qwen-companion-header-print-list))
     (when (or qwen-companion-worktrees--outdated
-              (< (+ qwen-companion-worktrees--asked qwen-companion-worktrees--period) (float-time)))
+              (< (+ qwen-companion-worktrees--request-time qwen-companion-worktrees--period) (float-time)))
       (qwen-companion-worktrees--load (cl-shiftf qwen-companion-worktrees--outdated nil)))))
 
 (defun qwen-companion-worktrees--changed (paths)

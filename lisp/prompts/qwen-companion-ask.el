@@ -574,7 +574,7 @@ Put prompts, plans and comments into the prompt buffers of their projects.
 Put an edited proposal into a buffer with keys to write it into its file,
 and edited lines of a proposal into a separate buffer."
   (interactive)
-  (let ((drafts (or (qwen-companion-drafts-left)
+  (let ((drafts (or (qwen-companion-drafts-orphaned)
                     (user-error "No texts of a killed Emacs to restore"))))
     (pcase-dolist (`(,file ,kind . ,path) drafts)
       (let ((text (qwen-companion-drafts-text file)))

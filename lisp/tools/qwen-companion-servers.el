@@ -247,14 +247,14 @@ that was opened or closed and not reported on since."
                (:constructor qwen-companion-servers--make-wait)
                (:copier nil))
   "Waiting for a server's report on the text of BUFFER, which visits FILE.
-WATCH is that of the server.  HEARD is non-nil if it has reported since
+WATCH is that of the server.  ANY is non-nil if it has reported since
 the text has changed, and REPORTED the time of the last report if that was
 on this text.  REVERTED is non-nil if the change was a revert that
 `qwen-companion-servers-text-changed' has not been called for.  CLEARS is
 non-nil after a revert that may have closed the file and opened it again,
 until the report by which the server withdraws the old ones.  It is the
 version of the text before."
-  buffer file watch heard reported reverted clears)
+  buffer file watch any reported reverted clears)
 
 (defvar qwen-companion-servers--watches (make-hash-table :test #'eq :weakness 'key)
   "The watches of servers, which are objects of eglot or lsp-mode.")
@@ -374,7 +374,7 @@ version, and reports on the new text later."
     (when (and current last)
       (setf (qwen-companion-servers--watch-pause watch)
             (max (- now last) (or (qwen-companion-servers--watch-pause watch) 0))))
-    (setf (qwen-companion-servers--wait-heard wait) t
+    (setf (qwen-companion-servers--wait-any wait) t
           (qwen-companion-servers--wait-reported wait) (and current now))))
 
 (defun qwen-companion-servers-wait ()
@@ -395,7 +395,7 @@ with observable reports."
               (watch (qwen-companion-servers--watch-reports))
               (wait (gethash (car (qwen-companion-servers--document))
                              (qwen-companion-servers--watch-waits watch))))
-    (setf (qwen-companion-servers--wait-heard wait) nil
+    (setf (qwen-companion-servers--wait-any wait) nil
           (qwen-companion-servers--wait-reported wait) nil
           (qwen-companion-servers--wait-reverted wait) t
           (qwen-companion-servers--wait-clears wait)
@@ -406,13 +406,13 @@ with observable reports."
   "Forget the reports recorded for WAIT, unless a revert has done that."
   (if (qwen-companion-servers--wait-reverted wait)
       (setf (qwen-companion-servers--wait-reverted wait) nil)
-    (setf (qwen-companion-servers--wait-heard wait) nil
+    (setf (qwen-companion-servers--wait-any wait) nil
           (qwen-companion-servers--wait-reported wait) nil)))
 
 (defun qwen-companion-servers-any-report-p (wait)
   "Return non-nil if the server of WAIT has reported since the text changed.
 That report may be on an earlier text."
-  (qwen-companion-servers--wait-heard wait))
+  (qwen-companion-servers--wait-any wait))
 
 (defun qwen-companion-servers-publishes-p (wait)
   "Return non-nil when the server of WAIT has reported on some file."

@@ -221,7 +221,7 @@ class Companion:
             changed=self._session_changed,
             gone=self._session_gone,
             went_out=self._went_out,
-            told=self._context_sent,
+            context_sent=self._context_sent,
             find_caller=self._find_caller,
             caller_elsewhere=self._places.caller,
         )

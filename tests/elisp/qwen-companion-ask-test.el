@@ -548,7 +548,7 @@ It auto-saves before."
     (should (string-match-p "a prompt for .*your text of .*a\\.py\\|your text of .*a\\.py.*a prompt for"
                             (qwen-companion-test-messages
                               (qwen-companion-recover-drafts))))
-    (should-not (qwen-companion-drafts-left))
+    (should-not (qwen-companion-drafts-orphaned))
     (with-current-buffer "*qwen-companion kept: a.py*"
       (should (equal "proposed\nby me\n" (buffer-string)))
       ;; This Emacs may be killed, too.

@@ -79,7 +79,7 @@ class Answers:
 
 
 @dataclass(eq=False)
-class _Hearing:
+class _Delivery:
     """The handling of an event by `listener`, serialized by the lock `turn`; `words` is the result once `done`.
 
     The CLI waits for it `hold_s` seconds at most, `until` a time of the event loop.
@@ -166,7 +166,7 @@ class HookHandler:
         self._changed()
         return has_ended
 
-    async def take(self, call: HookCall) -> PendingReply:
+    async def accept(self, call: HookCall) -> PendingReply:
         """Begin to handle `call`; return a function that waits for its reply.  Only then pass the next call.
 
         :raises ValueError: if a call before an edit does not report one
@@ -188,13 +188,13 @@ class HookHandler:
             return partial(self._after_edit, event, caller)
         report = self._report(event, caller)
         # Listeners get no event without its long texts: it would mislead them.
-        hearings = [] if call.shortened else self._hearings(report)
-        waited = [hearing for hearing in hearings if hearing.hold_s > 0]
+        deliveries = [] if call.shortened else self._deliveries(report)
+        waited = [delivery for delivery in deliveries if delivery.hold_s > 0]
         if waited:
             self._begin(waited, report)
-            others = [hearing for hearing in hearings if hearing.hold_s == 0]
+            others = [delivery for delivery in deliveries if delivery.hold_s == 0]
             return partial(self._reply_with, waited, others, report)
-        self._begin(hearings, report)
+        self._begin(deliveries, report)
         if isinstance(event, events.PermissionRequest) and not call.shortened:
             return partial(self._decide, event, caller, call.gone)
         self._note_answer(event, caller.peer, events.NO_DECISION)
@@ -232,31 +232,31 @@ class HookHandler:
 
     # --- Listeners ---
 
-    def _hearings(self, report: Report) -> list[_Hearing]:
-        """Return a hearing for each listener that subscribes to the event of `report`."""
-        # The process may end, and its locks be dropped, before a hearing begins.
+    def _deliveries(self, report: Report) -> list[_Delivery]:
+        """Return a delivery for each listener that subscribes to the event of `report`."""
+        # The process may end, and its locks be dropped, before a delivery begins.
         turns = self._turns[report.peer.pid]
         holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self.listeners))
         now = anyio.current_time()
         return [
-            _Hearing(listener, turns[place], hold_s, now + hold_s)
+            _Delivery(listener, turns[place], hold_s, now + hold_s)
             for place, listener, hold_s in holds
             if hold_s is not None
         ]
 
-    def _begin(self, hearings: Iterable[_Hearing], report: Report) -> None:
-        """Begin the `hearings` of `report`."""
-        for hearing in hearings:
-            self._tasks.start(self._hear, hearing, report)
+    def _begin(self, deliveries: Iterable[_Delivery], report: Report) -> None:
+        """Begin the `deliveries` of `report`."""
+        for delivery in deliveries:
+            self._tasks.start(self._deliver, delivery, report)
 
-    async def _hear(self, hearing: _Hearing, report: Report) -> None:
-        async with hearing.turn:
-            hearing.words = await contained(hearing.listener.hear, replace(report, waits_until=hearing.until))
-        hearing.done.set()
+    async def _deliver(self, delivery: _Delivery, report: Report) -> None:
+        async with delivery.turn:
+            delivery.words = await contained(delivery.listener.hear, replace(report, waits_until=delivery.until))
+        delivery.done.set()
 
-    async def _reply_with(self, waited: Iterable[_Hearing], others: Iterable[_Hearing], report: Report) -> Reply:
-        """Return the reply with the results that the `waited` hearings have in time; begin the `others`."""
-        said = await _said(waited)
+    async def _reply_with(self, waited: Iterable[_Delivery], others: Iterable[_Delivery], report: Report) -> Reply:
+        """Return the reply with the results that the `waited` deliveries have in time; begin the `others`."""
+        said = await _results(waited)
         if any(isinstance(words, Block) for words in said):
             self.states.stop(report.peer.pid, "token limit", _now())
             self._changed()
@@ -265,11 +265,11 @@ class HookHandler:
         self._begin(others, report)
         return reply
 
-    async def _hear_all(self, report: Report) -> list[Words]:
+    async def _deliver_all(self, report: Report) -> list[Words]:
         """Pass `report` to all listeners; return the results of those for which the CLI waits."""
-        hearings = self._hearings(report)
-        self._begin(hearings, report)
-        return await _said(hearing for hearing in hearings if hearing.hold_s > 0)
+        deliveries = self._deliveries(report)
+        self._begin(deliveries, report)
+        return await _results(delivery for delivery in deliveries if delivery.hold_s > 0)
 
     def _answered_with(self, report: Report, said: Iterable[Words]) -> Reply:
         answer = _answer(report.event, said)
@@ -279,19 +279,21 @@ class HookHandler:
     # --- Edits, plans and questions ---
 
     async def _before_edit(self, event: events.PreToolUse, caller: Caller | None, call: HookCall) -> Reply:
-        async def hear(heard: events.ToolEvent) -> str:
-            return "" if caller is None else "\n\n".join(_texts(await self._hear_all(self._report(heard, caller))))
+        async def notify(reported: events.ToolEvent) -> str:
+            if caller is None:
+                return ""
+            return "\n\n".join(_texts(await self._deliver_all(self._report(reported, caller))))
 
         if call.shortened:
             # A text of this size is not shown.
             event = event.model_copy(update={"tool_input": {**event.tool_input, "content": None, "old_string": None}})
         if caller is None:
-            return await self.reviews.reply(event, None, None, hear, call.gone)
+            return await self.reviews.reply(event, None, None, notify, call.gone)
         guessed = self._guessed(caller.peer.pid, event)
         agent = None if guessed.agent_id is None else self.states.agent(caller.peer.pid, guessed.agent_id)
-        reply = await self.reviews.reply(guessed, self._asker(caller), agent, hear, call.gone)
+        reply = await self.reviews.reply(guessed, self._asker(caller), agent, notify, call.gone)
         if not events.refuses(reply.answer):
-            await hear(event)
+            await notify(event)
         self._note_answer(event, caller.peer, reply.answer)
         return reply
 
@@ -299,7 +301,7 @@ class HookHandler:
         # This may change the file, so do it before the listeners read it.
         words = await self.reviews.ran(caller.peer.pid, event)
         report = self._report(event, caller)
-        return self._answered_with(report, [words, *await self._hear_all(report)])
+        return self._answered_with(report, [words, *await self._deliver_all(report)])
 
     async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
         # The CLI refuses plans and questions of subagents.
@@ -361,14 +363,14 @@ class HookHandler:
         return Asker(peer, session.id, session.label, files)
 
 
-async def _said(waited: Iterable[_Hearing]) -> list[Words]:
-    """Return the results of the `waited` hearings that are done in time."""
+async def _results(waited: Iterable[_Delivery]) -> list[Words]:
+    """Return the results of the `waited` deliveries that are done in time."""
     said: list[Words] = []
-    for hearing in waited:
-        with anyio.CancelScope(deadline=hearing.until):
-            await hearing.done.wait()
-        if hearing.words:
-            said.append(hearing.words)
+    for delivery in waited:
+        with anyio.CancelScope(deadline=delivery.until):
+            await delivery.done.wait()
+        if delivery.words:
+            said.append(delivery.words)
     return said
 
 

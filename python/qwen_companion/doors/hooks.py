@@ -76,7 +76,7 @@ class Hooks:
     async def _reply(self, call: HookCall) -> Reply | None:
         """Have `call` handled after the earlier ones; return its reply, None if that fails."""
         async with self._turn:
-            pending = await contained(self._handler.take, call)
+            pending = await contained(self._handler.accept, call)
         return None if pending is None else await contained(pending)
 
 

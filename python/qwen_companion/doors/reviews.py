@@ -135,11 +135,11 @@ class _Held(Held):
         """Return `template` with the path, and the difference between the proposed and the accepted text."""
         proposed, written = (_unix(text) for text in (self.facts.proposed, self.content or ""))
         difference = unified(proposed, written)
-        told = _DIFFERENCE.format(difference) if len(difference) <= _MOST_DIFFERENCE else ""
-        return template.format(path=self.path, difference=told)
+        shown = _DIFFERENCE.format(difference) if len(difference) <= _MOST_DIFFERENCE else ""
+        return template.format(path=self.path, difference=shown)
 
 
-Hear = Callable[[events.ToolEvent], Awaitable[str]]
+Notify = Callable[[events.ToolEvent], Awaitable[str]]
 """Passes an event to the listeners; returns their texts for the model, or ""."""
 
 
@@ -162,7 +162,7 @@ class HookReviews(HeldCalls[_Held]):
     # --- A call
 
     async def reply(
-        self, event: events.PreToolUse, asker: Asker | None, agent: str | None, hear: Hear, gone: anyio.Event
+        self, event: events.PreToolUse, asker: Asker | None, agent: str | None, notify: Notify, gone: anyio.Event
     ) -> Reply:
         """Return the reply to `event` of `asker`, None for an unknown CLI.
 
@@ -194,15 +194,15 @@ class HookReviews(HeldCalls[_Held]):
         held.is_held = False
         if gone.is_set():
             self._end(held, "its CLI does not wait for it any more")
-        return await self._answer(held, agent, hear)
+        return await self._answer(held, agent, notify)
 
-    async def _answer(self, held: _Held, agent: str | None, hear: Hear) -> Reply:
+    async def _answer(self, held: _Held, agent: str | None, notify: Notify) -> Reply:
         """Return the reply to the call `held` of `agent`, whose hook cannot or need not wait longer."""
         if held.proposal.id not in self._held:
             # The turn is over; nobody reads this.
             return Reply(events.refuse(REJECTED))
         if held.decision is not None:
-            return await self._carry_out(held, hear)
+            return await self._carry_out(held, notify)
         if agent is None:
             self._release(held)
             return Reply(events.ask(STILL_ASKING))
@@ -266,7 +266,7 @@ class HookReviews(HeldCalls[_Held]):
 
     # --- The decision
 
-    async def _carry_out(self, held: _Held, hear: Hear) -> Reply:
+    async def _carry_out(self, held: _Held, notify: Notify) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
         content = held.content
         if content is None:
@@ -275,7 +275,7 @@ class HookReviews(HeldCalls[_Held]):
             answer = events.refuse(DROPPED)
         else:
             try:
-                answer = await (_write(held, content, hear) if held.is_edited else _pass(held))
+                answer = await (_write(held, content, notify) if held.is_edited else _pass(held))
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._editor.abandon(held.proposal, reason)
@@ -427,14 +427,14 @@ async def _pass(held: _Held) -> events.Answer:
     return events.NO_DECISION
 
 
-async def _write(held: _Held, content: str, hear: Hear) -> events.Answer:
+async def _write(held: _Held, content: str, notify: Notify) -> events.Answer:
     """Write `content`, the accepted text of `held`, in place of the CLI; return the answer.
 
     :raises OSError: if that fails
     """
-    await hear(held.event)
+    await notify(held.event)
     await held.target.write(held.path, held.facts.data, content.encode("utf-8"))
-    said = await hear(events.PostToolUse.model_validate(held.event.model_dump()))
+    said = await notify(events.PostToolUse.model_validate(held.event.model_dump()))
     return events.refuse("\n\n".join(filter(None, (held.words(_WRITTEN_HERE), said))))
 
 

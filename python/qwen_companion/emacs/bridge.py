@@ -62,7 +62,7 @@ class _Call(Generic[ReplyT]):
     """A call to Emacs.  It ends on the event loop, with a `reply` or an `error`."""
 
     message: Outgoing[ReplyT]
-    told: bool
+    is_notification: bool
     """Whether no task waits for its end."""
 
     ended: anyio.Event = field(default_factory=anyio.Event)
@@ -113,7 +113,7 @@ class Bridge:
         :raises EmacsGoneError: the connection has ended
         :raises EmacsRefusedError: the handler failed, or the message could not be sent
         """
-        call = self._enqueue(message, told=False)
+        call = self._enqueue(message, is_notification=False)
         try:
             with anyio.move_on_after(timeout):
                 await call.ended.wait()
@@ -129,7 +129,7 @@ class Bridge:
 
     def notify(self, message: Outgoing[Any]) -> None:
         """Call Emacs without waiting, in order with other calls; a failure is logged."""
-        self._enqueue(message, told=True)
+        self._enqueue(message, is_notification=True)
 
     def close(self) -> None:
         """End the connection and the listener, for good.  Calls still open fail with `EmacsGoneError`.
@@ -145,8 +145,8 @@ class Bridge:
             peer.hang_up()
         self._lost()
 
-    def _enqueue(self, message: Outgoing[ReplyT], told: bool) -> _Call[ReplyT]:
-        call = _Call(message, told)
+    def _enqueue(self, message: Outgoing[ReplyT], is_notification: bool) -> _Call[ReplyT]:
+        call = _Call(message, is_notification)
         self._pending.add(call)
         if self._gone:
             self._end(call, EmacsGoneError("Emacs has closed the connection"))
@@ -161,7 +161,7 @@ class Bridge:
         self._pending.discard(call)
         if not isinstance(result, EmacsUnavailableError):
             call.reply = result
-        elif not call.told:
+        elif not call.is_notification:
             call.error = result
         elif not isinstance(result, EmacsGoneError):
             _log.warning("%s: %s", call.message.method, result)

@@ -33,15 +33,15 @@ class SessionReports:
         self._state_of = state_of
         self._record = record
         self._tell = tell
-        self._told: dict[str, SessionState | None] = dict.fromkeys(known)
-        self._untold = dict.fromkeys(self._told)
+        self._reported: dict[str, SessionState | None] = dict.fromkeys(known)
+        self._unreported = dict.fromkeys(self._reported)
         self._gathering: asyncio.TimerHandle | None = None
 
     def report(self, sessions: Iterable[str]) -> None:
         """Tell soon how `sessions` are now."""
-        self._untold.update(dict.fromkeys(sessions))
+        self._unreported.update(dict.fromkeys(sessions))
         # A CLI that connects changes four times in a moment.
-        if self._gathering is None or len(self._told) <= FEW_SESSIONS:
+        if self._gathering is None or len(self._reported) <= FEW_SESSIONS:
             self._send_changes()
 
     def _send_changes(self) -> None:
@@ -49,17 +49,17 @@ class SessionReports:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        states = {session: self._state_of(session) for session in self._untold}
-        self._untold.clear()
+        states = {session: self._state_of(session) for session in self._unreported}
+        self._unreported.clear()
         changed = {
             session: state
             for session, state in states.items()
-            if state is not None and self._told.get(session) != state
+            if state is not None and self._reported.get(session) != state
         }
-        gone = tuple(session for session, state in states.items() if state is None and session in self._told)
-        self._told.update(changed)
+        gone = tuple(session for session, state in states.items() if state is None and session in self._reported)
+        self._reported.update(changed)
         for session in gone:
-            del self._told[session]
+            del self._reported[session]
         self._record(changed.values(), gone)
         if changed or gone:
             self._tell(SessionChanges(tuple(changed.values()), gone))

@@ -38,11 +38,11 @@ class SilentClis:
         """
         self._gone: list[KnownSession] = []
         """CLIs that have gone before the journal took them for silent."""
-        self._told: set[tuple[int, str]] = set()
+        self._silent: set[tuple[int, str]] = set()
         """Those that the journal takes for silent."""
         self._knows_any = False
         """Whether the journal knows of CLIs that are silent, or may be."""
-        self._news = anyio.Event()
+        self._change = anyio.Event()
 
     def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
         """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
@@ -50,7 +50,7 @@ class SilentClis:
         for identifier in gone:
             for process in [process for process, (session, _) in self._clis.items() if session.id == identifier]:
                 session, _ = self._clis.pop(process)
-                if process not in self._told:
+                if process not in self._silent:
                     self._gone.append(session)
         for state in changed:
             peer = state.session.peer
@@ -75,24 +75,24 @@ class SilentClis:
 
     def changed(self) -> None:
         """Tell the journal soon which CLIs are silent; once of all that change until then."""
-        self._news.set()
+        self._change.set()
 
     async def run(self) -> None:
         """Tell the journal which CLIs are silent, and of the others that they may be, until cancelled."""
         while True:
-            news = self._news = anyio.Event()
+            change = self._change = anyio.Event()
             now = anyio.current_time()
             await self._report(now)
             later = (moment for _, moment in self._clis.values() if moment > now)
             with anyio.CancelScope(deadline=min(later, default=math.inf)):
-                await news.wait()
+                await change.wait()
 
     async def _report(self, now: float) -> None:
         clis, gone = (dict(self._clis), self._gone) if self._records() else ({}, [])
         self._gone = []
-        told = {process for process, (_, moment) in clis.items() if moment <= now}
-        silent = [session for process, (session, _) in clis.items() if process in told]
-        arriving = [session for process, (session, _) in clis.items() if process not in told]
+        silent_processes = {process for process, (_, moment) in clis.items() if moment <= now}
+        silent = [session for process, (session, _) in clis.items() if process in silent_processes]
+        arriving = [session for process, (session, _) in clis.items() if process not in silent_processes]
         if clis or gone or self._knows_any:
             journal = await self._load()
             if gone:
@@ -100,4 +100,4 @@ class SilentClis:
                 await journal.set_silent([*silent, *gone], arriving)
             self._knows_any = bool(clis)
             await journal.set_silent(silent, arriving)
-        self._told = told
+        self._silent = silent_processes

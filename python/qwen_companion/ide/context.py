@@ -66,12 +66,12 @@ def describe(snapshot: Snapshot, allowed: Mapping[str, int], trusted: bool | Non
     when the active file is not allowed, none is active.
     """
     files = sorted(allowed.items(), key=lambda item: item[1], reverse=True)
-    told = [open_file(path, stamp) for path, stamp in files if path != snapshot.active]
+    entries = [open_file(path, stamp) for path, stamp in files if path != snapshot.active]
     if snapshot.active is not None and snapshot.active in allowed:
         cursor = None
         if snapshot.line is not None and snapshot.character is not None:
             cursor = max(1, snapshot.line), max(1, snapshot.character)
         selection = cut_utf16(snapshot.selection, MAX_SELECTION_UNITS) if snapshot.selection else None
-        stamp = max(allowed[snapshot.active], told[0]["timestamp"] + 1 if told else 0)
-        told.insert(0, active_file(snapshot.active, stamp, cursor, selection))
-    return ide_context(told[:MAX_FILES], trusted)
+        stamp = max(allowed[snapshot.active], entries[0]["timestamp"] + 1 if entries else 0)
+        entries.insert(0, active_file(snapshot.active, stamp, cursor, selection))
+    return ide_context(entries[:MAX_FILES], trusted)

@@ -144,7 +144,7 @@ class Sessions:
         changed: Callable[[SessionState], None],
         gone: Callable[[str], None],
         went_out: Callable[[str], None],
-        told: Callable[[str, bytes], None],
+        context_sent: Callable[[str, bytes], None],
         find_caller: Callable[[Connection], Caller | None],
         timing: Timing | None = None,
         caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
@@ -153,14 +153,14 @@ class Sessions:
 
         `changed` is called with each new or changed session, `gone` with the id of a discarded one.  `went_out` is
         called with the key of a notification once all of it is handed to the operating system for an open stream.
-        `told` is called with the id of a session and the context sent to it.  `find_caller`, called in a thread,
-        returns the process at the other end of a connection.  `caller_elsewhere` does so at once for a connection
-        carried by a relay.  Its process is on another machine, so the session ends only with its stream.
+        `context_sent` is called with the id of a session and the context sent to it.  `find_caller`, called in a
+        thread, returns the process at the other end of a connection.  `caller_elsewhere` does so at once for a
+        connection carried by a relay.  Its process is on another machine, so the session ends only with its stream.
         """
         self._changed = changed
         self._gone = gone
         self._went_out = went_out
-        self._told = told
+        self._context_sent = context_sent
         self._find_caller = find_caller
         self._caller_elsewhere = caller_elsewhere
         self._timing = timing or Timing()
@@ -413,7 +413,7 @@ class Sessions:
             if context is not None and stream.context != context:
                 stream.context = context
                 await stream.send(send, event([context]))
-                self._told(session.known.id, context)
+                self._context_sent(session.known.id, context)
             elif session.unsent:
                 await self._send_posted(session, stream, send, session.unsent[0])
             elif stream.is_silent:

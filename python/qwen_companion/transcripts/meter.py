@@ -70,7 +70,7 @@ class Meter:
         """The transcript of each process's conversation."""
         self._began: dict[int, int] = {}
         """The start of each process's turn, in ms since the epoch."""
-        self._told: dict[int, tuple[int, tuple[Usage, ...]]] = {}
+        self._reported: dict[int, tuple[int, tuple[Usage, ...]]] = {}
         """The last reported usage of each process's turn, with the start of the turn."""
         self._delays: dict[int, int] = {}
         """The lag of the clock of each process at another place, in ms."""
@@ -118,7 +118,7 @@ class Meter:
         if (began := self._began.get(pid)) is not None:
             self._report(report.peer, event, began, used)
         if event.begins_turn and event.session_id in self._stopped:
-            return self._told_of(event.session_id)
+            return self._note_about(event.session_id)
         limit, count = self.limit, tokens(used)
         if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and count > limit:
             self._stopped.add(event.session_id)
@@ -130,9 +130,9 @@ class Meter:
 
     def _report(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
         """Report the usage of the turn that `began` at some time, if it has changed since the last report."""
-        told = self._told.get(peer.pid, (began, ()))
-        if (began, usages) != told and (usages or told[0] == began):
-            self._told[peer.pid] = began, usages
+        reported = self._reported.get(peer.pid, (began, ()))
+        if (began, usages) != reported and (usages or reported[0] == began):
+            self._reported[peer.pid] = began, usages
             self._spent(peer.conversation(event.session_id), began, usages)
 
     async def _read(self, peer: Peer, event: Event) -> tuple[Usage, ...]:
@@ -157,12 +157,12 @@ class Meter:
             self._changed()
         return () if began is None else transcript.since(began - self._delays[pid])
 
-    def _told_of(self, session: str) -> Words:
-        def tell(_room: int) -> str:
+    def _note_about(self, session: str) -> Words:
+        def note(_room: int) -> str:
             self._stopped.discard(session)
             return _RAN
 
-        return tell
+        return note
 
     def total(self, pid: int) -> tuple[Usage, ...]:
         """Return the usage of the conversation of process `pid`, by model."""
@@ -170,5 +170,5 @@ class Meter:
 
     def ended(self, peer: Peer) -> None:
         """Forget the process of `peer`."""
-        for known in (self._transcripts, self._began, self._told, self._delays, self._rounds):
+        for known in (self._transcripts, self._began, self._reported, self._delays, self._rounds):
             known.pop(peer.pid, None)

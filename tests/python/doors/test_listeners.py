@@ -79,7 +79,7 @@ class Site:
     ) -> asyncio.Task[Reply]:
         """Call a hook; the task is its answering."""
         data = json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode()
-        pending = await self.handler.take(HookCall(data, shortened, CONNECTION, before_edit))
+        pending = await self.handler.accept(HookCall(data, shortened, CONNECTION, before_edit))
 
         async def wait() -> Reply:
             return await pending()
@@ -381,7 +381,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
 
             async def call(connection: Connection, name: str, **fields: str) -> None:
                 body = {"hook_event_name": name, "session_id": "s", **fields}
-                await handler.take(HookCall(json.dumps(body).encode(), False, connection))
+                await handler.accept(HookCall(json.dumps(body).encode(), False, connection))
 
             def activity(process: subprocess.Popen[bytes]) -> str | None:
                 state = handler.states.get(process.pid)
