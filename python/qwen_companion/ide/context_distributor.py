@@ -114,7 +114,10 @@ class ContextDistributor(ABC):
     names = PlaceNames()
     """Emacs's names of the files."""
     checks_disk = True
-    """Whether to look for changes on the disk while the inputs are the same."""
+    """Whether to look for changes on the disk while the inputs are the same.
+
+    If not, nothing is sent by earlier findings while the files are inspected again.
+    """
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -338,7 +341,8 @@ class ContextDistributor(ABC):
             return
         changes = self._disk_changes
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_meanwhile, job)
+            if self.checks_disk:
+                tasks.start_soon(self._send_meanwhile, job)
             try:
                 if last is not None and is_current:
                     # Only the sessions have changed, so the verdicts on files hold.

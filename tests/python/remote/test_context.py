@@ -46,8 +46,11 @@ class Relay:
     def __init__(self, **changes: dict[str, Any] | None) -> None:
         self.changes = changes
         self.texts: dict[str, dict[str, str]] = {}
+        self.may_answer = anyio.Event()
+        self.may_answer.set()
 
     async def request(self, _name: str, *, paths: list[str], texts: list[str]) -> dict[str, Any]:
+        await self.may_answer.wait()
         if None in self.changes.values():
             raise LinkError("the connection has ended")
         return {
@@ -160,6 +163,31 @@ async def test_rules_are_those_of_the_place_and_the_user() -> None:
     assert await told(relay, *names, exposure=HIDE) == []
     relay.texts[f"{ROOT}/.qwenignore"] = {"error": "EACCES"}
     assert await told(relay, *names) == []
+
+
+async def test_nothing_is_told_by_rules_that_may_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qwen_companion.remote.context.LOOK_S", 0)
+    monkeypatch.setattr("qwen_companion.ide.context_distributor.PATIENCE_S", 0)
+    contexts, receive = anyio.create_memory_object_stream[bytes](10)
+    relay, files = Relay(), (VisitedFile(f"{PLACE}{ROOT}/a.txt", 0, None),)
+    context = PlaceContext(PlaceNames(PLACE), reports(lambda _session, text: contexts.send_nowait(text)))
+    context.set_snapshot(Snapshot(files, None, None, None, None))
+    context.set_settings(Settings())
+    context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
+    peer = Peer(-1, "", ROOT, "qwen", (), PLACE)
+    context.set_session(SessionState(KnownSession("s", "1", "Qwen Code", "0.24.4", peer), True, True))
+    context.set_link(cast("Link", relay), "/home/me")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        assert b"a.txt" in await receive.receive()
+        relay.changes["a"], relay.may_answer = {"ignored": True}, anyio.Event()
+        context.set_snapshot(Snapshot(files, files[0].path, None, None, None))
+        await anyio.wait_all_tasks_blocked()
+        relay.may_answer.set()
+        assert b"a.txt" not in await receive.receive()
+        tasks.cancel_scope.cancel()
+    contexts.close()
+    receive.close()
 
 
 async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
