@@ -373,6 +373,7 @@ Show a message if it cannot be reached, or is reached again."
   (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
   (mapc #'qwen-companion-remote--restore-environment (qwen-companion-places))
   (qwen-companion-places-forget)
+  (qwen-companion-timers-cancel qwen-companion-remote--timer)
   (setq qwen-companion-remote--sent nil
         qwen-companion-remote--directories nil
         qwen-companion-remote--waiting nil))

@@ -192,6 +192,10 @@
           (should (< before updates)))
         (should qwen-companion-remote--timer)
         (qwen-companion-remote-on-place place)
+        (should-not qwen-companion-remote--timer)
+        (qwen-companion-remote-on-place
+         `(:name "/ssh:far:" :state lost :retry-at ,(truncate (* 1000 (+ 60 (float-time))))))
+        (qwen-companion-remote-disable)
         (should-not qwen-companion-remote--timer)))))
 
 (ert-deftest qwen-companion-remote-test-places-are-tried-again-on-demand ()

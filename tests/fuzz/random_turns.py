@@ -793,6 +793,10 @@ class Tree:
                 bad.append(f"not told: commits in {own!r}")
             elif is_told and not _changed_below(own, turn, rb".*"):
                 bad.append(f"told, and not changed: {own!r}")
+        for own in map(os.fsdecode, turn.after.own - turn.before.own):
+            note = f"the repository {own} is new; undo leaves it alone"
+            if note not in turn.notes and not any(LATE in each for each in turn.notes):
+                bad.append(f"not told: the new repository {own!r}")
         if bad:
             raise Difference("\n".join(bad))
 

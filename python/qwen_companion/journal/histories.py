@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""New commits in repositories whose insides are not recorded: undo leaves them alone, and the turn has a note."""
+"""New repositories and new commits whose insides are not recorded: undo leaves them alone, and the turn has a note."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ History = Mapping[bytes, bytes]
 """The commits of branches by name, or for other systems than git, a state that a commit changes."""
 
 _THERE: History = {b".git": b""}
-"""The history of a git repository with a work tree, whose files are recorded: only its deletion is reported."""
+"""The history of a git repository with a work tree, whose files are recorded: its commits are not reported."""
 
 
 class Histories:
@@ -50,29 +50,32 @@ class Histories:
         self._git = Git(environ)
         self._before: Mapping[str, History] | None = None
         self._now: Mapping[str, History] | None = None
-        self._noted: dict[tuple[int, str], tuple[History, str]] = {}
-        """The notes of turns about repositories, each with the history before the turn."""
+        self._noted: dict[tuple[int, str], tuple[History | None, str]] = {}
+        """The notes of turns about repositories, each with the history before the turn, None of a new one."""
 
     def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
-        """Return the repositories with a changed or deleted history since the last call, and whether any is new.
+        """Return the repositories that were made, changed or deleted since the last call, and whether any is new.
 
         `owns` are the present directories of repositories.
         """
         self._before, self._now = self._now, {own: _history_of(own) for own in owns}
         if self._before is None:
             return [], False
-        changed = [own for own, its in self._now.items() if its != _THERE and self._before.get(own) != its]
+        changed = [own for own, its in self._now.items() if self._before.get(own) != its]
         known = (own for own, its in self._before.items() if its and own not in self._now)
         changed += [own for own in known if not os.path.lexists(own)]
         return changed, not self._now.keys() <= self._before.keys()
 
     def note(self, turn: int, own: str) -> tuple[str, str | None]:
         """Return the note for `turn`, in which the history of `own` has changed, and any note that it replaces."""
-        since, replaced = self._noted.get((turn, own), ((self._before or {}).get(own, {}), None))
-        if os.path.lexists(own):
-            text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
+        since, replaced = self._noted.get((turn, own), ((self._before or {}).get(own), None))
+        name = printable(os.path.relpath(own, self._root))
+        if not os.path.lexists(own):
+            text = f"the repository {name} is gone; undo does not bring it back"
+        elif since is None:
+            text = f"the repository {name} is new; undo leaves it alone"
         else:
-            text = f"the repository {printable(os.path.relpath(own, self._root))} is gone; undo does not bring it back"
+            text = self.left_alone(own, self._count(own, since, (self._now or {}).get(own, {})))
         if len(self._noted) > _MOST:
             self._noted.clear()
         self._noted[turn, own] = since, text

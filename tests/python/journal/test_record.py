@@ -318,6 +318,7 @@ def test_submodules_and_repositories_within_are_recorded(project: Project, tmp_p
     project.scan(turn)
     assert project.kinds(turn) == {"mod/a.txt": "modified", "nested/a.txt": "modified", "cloned/a.txt": "added"}
     assert project.before("mod/a.txt", turn) == b"a\n"
+    assert project.notes(turn) == ("the repository cloned/.git is new; undo leaves it alone",)
     # The next one goes on from there.
     turn = project.begin()
     project.write("cloned/a.txt", b"b\n")
@@ -1388,7 +1389,8 @@ def test_the_insides_of_repositories_are_no_files_of_a_turn(any_project: Project
     project.end(turn)
     assert project.kinds(turn) == {"a.txt": "modified"}
     assert set(project.notes(turn)) == {
-        *(f"the repository {name} has changed too; undo leaves it alone" for name in ("new", "sub/.hg")),
+        "the repository new is new; undo leaves it alone",
+        "the repository sub/.hg has changed too; undo leaves it alone",
         "1 commit in the repository .bare; undo leaves it alone",
     }
     # In a later one nothing has happened there.
