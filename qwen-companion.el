@@ -216,6 +216,7 @@ each part with properties of its own is one."
     (merged . qwen-companion-merge-on-merged)
     (place . qwen-companion-remote-on-place)
     (place-file . qwen-companion-follow-far-on-file)
+    (place-checks . qwen-companion-backend-on-answer)
     (place-files . qwen-companion-prompt-completion-on-place-files)
     (run-command . qwen-companion-remote-on-run-command)
     (journal-turns . qwen-companion-journal-on-turns)

@@ -62,6 +62,8 @@ its key, or nil."
   name state reason roots home environment retry-at)
 (qwen-companion-messages-define "qwen-companion-place-file" PlaceFile
   name copy time)
+(qwen-companion-messages-define "qwen-companion-place-checks" PlaceChecks
+  id lines)
 (qwen-companion-messages-define "qwen-companion-place-files" PlaceFiles
   place directory files)
 (qwen-companion-messages-define "qwen-companion-run-command" RunCommand

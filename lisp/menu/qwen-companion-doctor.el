@@ -255,6 +255,33 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
           (qwen-companion-doctor--show)
           (funcall qwen-companion-doctor--finished-function))))))
 
+;;; Places
+
+(defun qwen-companion-doctor--check-place ()
+  "Check the place of the current directory, if it is at one."
+  (when-let* ((place (file-remote-p default-directory)))
+    (if (qwen-companion-places-message place)
+        (let ((buffer (current-buffer)))
+          (qwen-companion-backend-request
+           'check-place
+           (list :place place :program (car qwen-companion-qwen-command))
+           (lambda (answer)
+             (qwen-companion-buffers-when-live buffer
+               (qwen-companion-doctor--add-place-checks place answer)))))
+      (qwen-companion-doctor--add
+       (list "warn" (qwen-companion-places-label place) "its CLIs are not served"
+             "M-x qwen-companion-serve-place")))))
+
+(defun qwen-companion-doctor--add-place-checks (place answer)
+  "Add the message ANSWER about PLACE, nil if there is none, to the report."
+  (dolist (check (or (mapcar #'read (qwen-companion-place-checks-lines answer))
+                     (list (list "fail" "reach" "no answer" "M-x qwen-companion-remote-retry"))))
+    (setf (nth 1 check) (format "%s %s" (qwen-companion-places-label place) (nth 1 check)))
+    ;; An earlier report may have asked too.
+    (unless (cl-find (nth 1 check) qwen-companion-doctor--checks :key #'cadr :test #'equal)
+      (push check qwen-companion-doctor--checks)))
+  (qwen-companion-doctor--show))
+
 ;;; The report
 
 (defun qwen-companion-doctor--add (check)
@@ -354,14 +381,18 @@ Info node `(qwen-companion)When something does not work' is about it.
                          (list (qwen-companion-doctor--checkers))
                          (qwen-companion-doctor--companion))))
   (qwen-companion-doctor--start)
+  (qwen-companion-doctor--check-place)
   (qwen-companion-doctor--show))
 
 (defun qwen-companion-doctor--report ()
   "Return the buffer of a new report, which may still be incomplete."
-  (with-current-buffer (qwen-companion-buffers-in-mode qwen-companion-doctor--buffer-name
-                                                       #'qwen-companion-doctor-mode)
-    (qwen-companion-doctor--revert)
-    (current-buffer)))
+  (let ((directory default-directory))
+    (with-current-buffer (qwen-companion-buffers-in-mode qwen-companion-doctor--buffer-name
+                                                         #'qwen-companion-doctor-mode)
+      ;; That of a place has it checked too.
+      (setq default-directory directory)
+      (qwen-companion-doctor--revert)
+      (current-buffer))))
 
 ;;;###autoload
 (defun qwen-companion-doctor ()

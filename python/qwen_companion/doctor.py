@@ -296,7 +296,7 @@ def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
             )
             yield Check("warn", program, text, _NODE.format(needed[0]))
         else:
-            yield _served(program, name, version[0], path)
+            yield served(program, name, version[0], path)
     if not found:
         install = _CLIS["qwen"][1]
         text = "neither qwen nor gemini is on the path"
@@ -326,7 +326,7 @@ def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None
     return int(wanted[1]), own[1]
 
 
-def _served(program: str, name: str, version: str, path: str) -> Check:
+def served(program: str, name: str, version: str, path: str) -> Check:
     """Check that a generation of the CLI `name` in `version` is served."""
     from qwen_companion.discovery.dialects import DIALECTS
 

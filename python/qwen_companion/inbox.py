@@ -85,6 +85,7 @@ class Inbox:
             messages.PlacesWanted: self.places.want,
             messages.RunAt: self.places.run_at,
             messages.ListPlaceFiles: self.places.list_files,
+            messages.CheckPlace: self.places.check,
             messages.RewindRecorded: self.rewinds.handle,
             messages.DaemonCall: self.daemon.handle,
             messages.Stop: lambda _: self.stop(),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
@@ -304,6 +305,12 @@ def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None
     assert "| # A small program" in "".join(answered.tool_results)
     terminal = "(qwen-companion-terminal-session-buffer (car (qwen-companion-backend-sessions)))"
     assert stage.emacs.eval(f"(eq (window-buffer) {terminal})") == "t"
+    stage.emacs.eval(f'(with-current-buffer "{far.file.name}" (save-window-excursion (qwen-companion-doctor)))')
+    report = '(with-current-buffer "*qwen-companion doctor*" (buffer-string))'
+    stage.screen.wait_until(lambda: "forwarding" in stage.emacs.text(report), "the place is checked")
+    names = ("reach", "shell", "PATH", "Node.js", "CLI", "home", "files", "forwarding", "clock")
+    checks = re.findall(r"^(pass|warn|fail) +far ([\w.]+):", stage.emacs.text(report), re.MULTILINE)
+    assert checks == [("pass", name) for name in names]
     stage.sandbox.kill_clis()
     stage.emacs.command("qwen-companion-mode")
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")

@@ -74,6 +74,28 @@ and the tests of the Python part do it."
                               (string-replace "\\n" " " (buffer-string))))
       (should-not (string-search "/not-published" (buffer-string))))))
 
+(ert-deftest qwen-companion-doctor-test-a-place-is-checked-from-a-buffer-there ()
+  (let ((default-directory "/ssh:far:/p/")
+        (qwen-companion-places--served nil))
+    (qwen-companion-doctor-test--report
+      (should (string-match-p "^warn far: its CLIs are not served\n     -> M-x qwen-companion-serve-place$"
+                              (buffer-string))))
+    (qwen-companion-places-set "/ssh:far:" '(:name "/ssh:far:" :state ready))
+    (let (asked)
+      (cl-letf (((symbol-function 'qwen-companion-backend-request)
+                 (lambda (method payload callback)
+                   (setq asked (list method payload callback)))))
+        (qwen-companion-doctor-test--report
+          (should (equal '(check-place (:place "/ssh:far:" :program "qwen"))
+                         (butlast asked)))
+          (dotimes (_ 2)
+            (funcall (nth 2 asked)
+                     '(:id 1 :lines ("(\"fail\" \"CLI\" \"qwen is not on PATH\" \"install it\" \"\")"))))
+          (should (string-match-p "^fail far CLI: qwen is not on PATH\n     -> install it\n"
+                                  (buffer-string)))
+          (goto-char (point-min))
+          (should (= 1 (how-many "^fail far CLI"))))))))
+
 (ert-deftest qwen-companion-doctor-test-other-buffers-revert-as-before ()
   "They are not given the command of the report, without which none follows its file."
   (let ((before (default-value 'revert-buffer-function)))

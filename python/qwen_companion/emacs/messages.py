@@ -678,7 +678,16 @@ class ListPlaceFiles:
     directory: str
 
 
-PlaceCall = RunAt | ListPlaceFiles
+@dataclass(frozen=True)
+class CheckPlace:
+    """`check-place`: asks what `program`, a CLI, lacks at `place`; answered by `place-checks`."""
+
+    id: int
+    place: str
+    program: str
+
+
+PlaceCall = RunAt | ListPlaceFiles | CheckPlace
 """What is asked of a place."""
 
 
@@ -961,6 +970,14 @@ class PlaceFile(Notification):
     name: str
     copy: str | None
     time: int
+
+
+@dataclass(frozen=True)
+class PlaceChecks(Notification):
+    """`place-checks`: the answer to the request `id`, the lines of the doctor about a place; see `doctor`."""
+
+    id: int
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)

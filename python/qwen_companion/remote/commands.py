@@ -29,7 +29,7 @@ _SSH_OPTIONS = (
 )
 
 # For any shell: one line in single quotes, without a quote, a backslash or an exclamation mark in it.
-_ADD_PATH = (
+ADD_PATH = (
     # An interactive shell claims the terminal for its process group, unless its session has none.  Only the second
     # command is for csh.
     'PATH=$({ $(command -v setsid) "${SHELL:-sh}" -lic "printenv PATH" || "${SHELL:-sh}" -c "printenv PATH"; }'
@@ -40,7 +40,7 @@ _ADD_PATH = (
 # By default Node.js uses 40 MB more for short-lived values and compiled code, and the allocator never frees them.
 _START = (
     'lacks() { [ -x "$1" ] || return 0; case $("$1" -v) in v?.*|v1?.*) ;; *) return 1; esac; }; '
-    f'n=$(command -v node); if lacks "$n"; then {_ADD_PATH}; n=$(command -v node); fi; '
+    f'n=$(command -v node); if lacks "$n"; then {ADD_PATH}; n=$(command -v node); fi; '
     '[ -x "$n" ] || { echo "qwen-companion: no node" >&2; exit 127; }; '
     "export MALLOC_ARENA_MAX=1 MALLOC_MMAP_THRESHOLD_=65536 MALLOC_TRIM_THRESHOLD_=65536; "
     'exec "$n" --max-semi-space-size=1 -e "$1"'
@@ -62,7 +62,7 @@ _BOOTSTRAP = (
 # Qwen Code before 0.15.10 fails on the option; a question mark stands for a quote.
 _RUN = (
     'cd "$1" || exit; . "$2"; export QWEN_COMPANION_TERMINAL="$3"; f=${2%sh}$3.prompts; shift 3; '
-    f'command -v "$1" >/dev/null || {_ADD_PATH}; p=$(readlink -f "$(command -v "$1")"); '
+    f'command -v "$1" >/dev/null || {ADD_PATH}; p=$(readlink -f "$(command -v "$1")"); '
     'case $({ tr -d "[:space:]" <"${p%/*}/package.json"; } 2>/dev/null) in '
     "*?version?:?0.[0-9].*|*?version?:?0.1[0-4].*|*?version?:?0.15.[0-9]?,*) ;; "
     '*?name?:?@qwen-code/qwen-code?,*) set -- "$@" --input-file "$f" ;; esac; exec "$@"'

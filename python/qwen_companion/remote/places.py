@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, cast
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.terminal_files import submission
 from qwen_companion.emacs.messages import (
+    CheckPlace,
     ListPlaceFiles,
     Notification,
+    PlaceChecks,
     PlacesWanted,
     RunAt,
     RunCommand,
@@ -151,6 +153,17 @@ class Places:
         """Answer with the files below a directory of a place."""
         if message.place in self._open:
             self._tasks.start(self._open[message.place].place.copies.list_files, message)
+
+    def check(self, message: CheckPlace) -> None:
+        """Answer with the checks of the doctor at a place."""
+        self._tasks.start(self._check, message)
+
+    async def _check(self, message: CheckPlace) -> None:
+        from qwen_companion.remote.checks import checks
+
+        found = self._open.get(message.place)
+        lines = [] if found is None else [check.line() for check in await checks(found.place, message.program)]
+        self._tell(PlaceChecks(message.id, tuple(lines)))
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Set the snapshot of all buffers."""

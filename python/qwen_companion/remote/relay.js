@@ -10,7 +10,7 @@
 // `hold`, a CLI has to ask for its stream of events again: of one without a word for five minutes it would give up; and
 // `git`, the settings of git.py by which git runs nothing of a repository's.
 "use strict";
-const crypto = require("crypto"), fs = require("fs"), net = require("net"), os = require("os"), path = require("path");
+const crypto = require("crypto"), fs = require("fs"), http = require("http"), net = require("net"), os = require("os"), path = require("path");
 const { execFile, execFileSync } = require("child_process");
 
 const VERSION = 6;
@@ -1037,6 +1037,36 @@ function removeMade(root, directory, since) {
     }
 }
 
+// --- What the doctor asks
+
+// PATH as a terminal gets it, with that of the login shell, by the command `addPath`.
+function pathOf(addPath) {
+    return new Promise((resolve) => {
+        execFile("sh", ["-c", `${addPath}; printf %s "$PATH"`], { timeout: 10000 }, (_error, output) => resolve(output));
+    });
+}
+
+// The status of the answer that a CLI gets, or why there is none.
+function carried() {
+    return new Promise((resolve) => {
+        const options = { host: "127.0.0.1", port: server.address().port, path: "/mcp", agent: false, timeout: 5000 };
+        const request = http.get({ ...options, headers: { Authorization: `Bearer ${tokens[0]}` } }, (answer) => {
+            answer.destroy();
+            resolve(String(answer.statusCode));
+        });
+        request.on("timeout", () => request.destroy(new Error("no answer")));
+        request.on("error", (error) => resolve(error.message));
+    });
+}
+
+// The first of `files` that others can read or that is not ours.
+function exposed(files) {
+    return files.find((name) => {
+        const { mode, uid } = fs.lstatSync(name);
+        return mode & 0o077 || uid !== process.getuid();
+    });
+}
+
 // --- Requests
 
 const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: false }, accept);
@@ -1151,6 +1181,17 @@ const REQUESTS = {
         }
         await addStored(real, digests, blobs);
         return { files: found, done, blobs: blobs.told, data: Buffer.concat(blobs.data) };
+    },
+    async examine({ program, addPath }) {
+        const search = await pathOf(addPath), status = await carried();
+        const files = search.split(":").filter(path.isAbsolute).map((place) => path.join(place, program));
+        const found = files.find((file) => !guarded(() => fs.accessSync(file, fs.constants.X_OK)));
+        return {
+            shell: process.env.SHELL || "", path: search, node: process.version, program: found || "", status,
+            version: (found && packageOf(fs.realpathSync(found)).version) || "",
+            writable: !guarded(() => fs.accessSync(home, fs.constants.W_OK)),
+            exposed: exposed([folder, ...laid]) || "", time: Date.now(),
+        };
     },
     replace,
     quit,

@@ -18,6 +18,7 @@ from qwen_companion.emacs.messages import Notification, PlaceState, RunAt, RunCo
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
+from qwen_companion.remote.checks import checks
 from qwen_companion.remote.place import Place
 from relays import APART, cut, environ
 
@@ -41,6 +42,7 @@ class Served:
         self.asked = anyio.Event()
         self.may_answer = anyio.Event()
         self.begins = False
+        self.text = b"answer"
         self.place: Place
 
     def make(self, port: int, wanted: WantedPlace | None = None) -> Place:
@@ -67,7 +69,7 @@ class Served:
             writer.write(b"begun, ")
         self.asked.set()
         await self.may_answer.wait()
-        writer.write(b"answer")
+        writer.write(self.text)
         writer.close()
 
     def _tell(self, message: Notification) -> None:
@@ -165,6 +167,39 @@ async def test_a_dead_connection_of_tramp_is_not_used_again_and_again(home: Path
             refusing.touch()
             await served.wait_for("ready")
         assert tried.read_text().split() == ["shared", "own", "shared", "own", "shared"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_doctor_checks_a_place(home: Path) -> None:
+    served = Served(home)
+    write_program(home, home)
+    served.text = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+    served.may_answer.set()
+    bin = home / ".local/bin"
+    bin.mkdir(parents=True)
+    async with await asyncio.start_server(served.answer, "127.0.0.1", 0) as server, anyio.create_task_group() as tasks:
+        place = served.make(server.sockets[0].getsockname()[1])
+        assert [check.status for check in await checks(place, "qwen")] == ["fail"]
+        tasks.start_soon(place.run)
+        await served.wait_for("ready")
+        found = {check.name: check for check in await checks(place, "qwen")}
+        names = ["reach", "shell", "PATH", "Node.js", "CLI", "home", "files", "forwarding", "clock"]
+        assert list(found) == names
+        assert [name for name, check in found.items() if check.status == "fail"] == ["CLI"]
+        assert all(check.remedy for check in found.values() if check.status != "pass")
+        # A CLI that the login shell alone finds, a file that others can read, and a server that knows no token.
+        (home / ".profile").write_text(f"PATH={bin}:$PATH\n")
+        package = home / "lib/node_modules/@qwen-code/qwen-code"
+        package.mkdir(parents=True)
+        (package / "package.json").write_text('{"name": "@qwen-code/qwen-code", "version": "0.24.4"}')
+        (package / "cli.js").touch(0o755)
+        (bin / "qwen").symlink_to(package / "cli.js")
+        next((home / ".qwen/ide").glob("*.lock")).chmod(0o644)
+        served.text = served.text.replace(b"400 Bad Request", b"401 Unauthorized")
+        found = {check.name: check for check in await checks(place, "qwen")}
+        assert found["CLI"].text.startswith(f"0.24.4 at {bin}/qwen")
+        assert str(bin) in found["PATH"].text
+        assert [name for name, check in found.items() if check.status == "fail"] == ["files", "forwarding"]
         tasks.cancel_scope.cancel()
 
 
