@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
 from typing import Any, Literal
 from urllib.parse import quote
@@ -19,7 +18,7 @@ from qwen_companion.daemon.errors import (
     WrongWorkspaceError,
 )
 from qwen_companion.daemon.memberships import Memberships
-from qwen_companion.daemon.requests import EventSource, Requests
+from qwen_companion.daemon.requests import Requests
 
 LOAD_S = 90.0
 """Seconds that starting or loading a session may take; the daemon itself gives up after 60 (0.24.4)."""
@@ -39,7 +38,7 @@ Scope = Literal["single", "thread"]
 """`single` joins the session that all clients of the workspace share, `thread` makes a new one."""
 
 
-class DaemonClient:
+class DaemonClient(Requests):
     """The client of the daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
 
     def __init__(
@@ -56,11 +55,8 @@ class DaemonClient:
         :raises SettingsError: for a token that no header can carry
         :raises UnsafeUrlError: for an unusable URL
         """
-        self._memberships = memberships or Memberships()
-        self._http = Requests(url, token, self._memberships.client_id)
-        self.url = self._http.url
+        super().__init__(url, token, memberships or Memberships())
         self._progress = progress
-        self._stream_parameters: Mapping[str, str | int] = {}
         self._features: frozenset[str] = frozenset()
 
     async def __aenter__(self) -> DaemonClient:
@@ -71,10 +67,6 @@ class DaemonClient:
         """Close it."""
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Close all connections.  Sessions go on."""
-        await self._http.aclose()
-
     # --- The daemon
 
     async def capabilities(self, root: str | None = None) -> models.Capabilities:
@@ -83,7 +75,7 @@ class DaemonClient:
         :raises UnsupportedError: when it speaks another protocol or lacks a feature of `REQUIRED_FEATURES`
         :raises WrongWorkspaceError: when the directory `root` is not one of its workspaces
         """
-        found = await self._http.ask(models.Capabilities, "GET", "/capabilities")
+        found = await self.ask(models.Capabilities, "GET", "/capabilities")
         if found.v != models.ENVELOPE_VERSION or models.PROTOCOL not in found.protocol_versions.supported:
             raise UnsupportedError(
                 f"The daemon at {self.url} does not speak version {models.PROTOCOL} of the protocol."
@@ -95,25 +87,17 @@ class DaemonClient:
                 f"The daemon at {self.url} does not work in {root}; start one there.", HTTPStatus.OK
             )
         if models.SNAPSHOT_FEATURE in found.features:
-            self._stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
+            self.stream_parameters = {"snapshot": 1, "maxQueued": _QUEUE_LENGTH}
         self._features = found.features
         return found
 
     async def list_sessions(self, workspace: str) -> tuple[models.SessionSummary, ...]:
         """Return the sessions of directory `workspace` of `Capabilities`, live and on disk, newest first."""
         path = f"/workspace/{quote(workspace, safe='')}/sessions"
-        reply = await self._http.ask(models.SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
+        reply = await self.ask(models.SessionsReply, "GET", path, parameters={"limit": _SESSIONS_LIMIT})
         return reply.sessions
 
     # --- Joining and leaving sessions
-
-    def client_id(self, session_id: str) -> str | None:
-        """Return this client's id in the session, as in events; None when it is not a member."""
-        return self._memberships.client_id(session_id)
-
-    def is_mine(self, client_id: str) -> bool:
-        """Return whether `client_id` belongs, or belonged, to this client in any session."""
-        return self._memberships.is_mine(client_id)
 
     async def create_or_attach(self, root: str, scope: Scope) -> models.SessionReply:
         """Join a session of the workspace `root`, new or shared.
@@ -145,7 +129,7 @@ class DaemonClient:
             raise UnsupportedError("The daemon cannot fork a conversation.")
         try:
             return self._joined(
-                await self._http.ask(models.SessionReply, "POST", "/branch", session_id, body={}, limit_s=LOAD_S)
+                await self.ask(models.SessionReply, "POST", "/branch", session_id, body={}, limit_s=LOAD_S)
             )
         except ServerFailedError as error:
             if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -161,7 +145,7 @@ class DaemonClient:
         """
         if models.REWIND_FEATURE not in self._features:
             raise UnsupportedError(CANNOT_REWIND)
-        reply = await self._http.ask(models.RewindPointsReply, "GET", "/rewind/snapshots", session_id)
+        reply = await self.ask(models.RewindPointsReply, "GET", "/rewind/snapshots", session_id)
         return reply.snapshots
 
     async def rewind(self, session_id: str, prompt_id: str) -> None:
@@ -172,7 +156,7 @@ class DaemonClient:
         """
         body = {"promptId": prompt_id, "rewindFiles": False}
         try:
-            await self._http.call("POST", "/rewind", session_id, body=body)
+            await self.call("POST", "/rewind", session_id, body=body)
         except InvalidRequestError as error:
             if error.code == "session_busy":
                 raise BusyError("A turn of this conversation still runs.", error.status, error.code) from None
@@ -188,32 +172,32 @@ class DaemonClient:
         try:
             for start in range(2, AGENT_STARTS + 1):
                 try:
-                    return await self._http.ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+                    return await self.ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
                 except ServerFailedError as error:
                     if error.status != HTTPStatus.GATEWAY_TIMEOUT:
                         raise
                 self._progress(f"The agent takes long to start; asked again ({start} of {AGENT_STARTS}).")
-            return await self._http.ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
+            return await self.ask(model, "POST", path, session_id, body=body, limit_s=LOAD_S)
         finally:
             self._progress(None)
 
     def _joined(self, reply: models.SessionReply) -> models.SessionReply:
         if reply.client_id is not None:
-            self._memberships.joined(reply.session_id, reply.client_id)
+            self.memberships.joined(reply.session_id, reply.client_id)
         return reply
 
     async def detach(self, session_id: str) -> None:
         """Leave a session.  Without clients it closes after its turn and stays on disk."""
         # The daemon expects a detach for each create and load under one identity (0.24.4).
-        while self._memberships.count(session_id) > 0:
-            await self._http.call("POST", "/detach", session_id)
-            self._memberships.left_once(session_id)
-        self._memberships.forget(session_id)
+        while self.memberships.count(session_id) > 0:
+            await self.call("POST", "/detach", session_id)
+            self.memberships.left_once(session_id)
+        self.memberships.forget(session_id)
 
     async def close(self, session_id: str) -> None:
         """Close a session for all clients; it stays on disk."""
-        await self._http.call("DELETE", "", session_id)
-        self._memberships.forget(session_id)
+        await self.call("DELETE", "", session_id)
+        self.memberships.forget(session_id)
 
     # --- Talking
 
@@ -223,13 +207,13 @@ class DaemonClient:
         :raises BusyError: when the queue is full
         :raises UnreachableError: if `maybe_done`, only its echo shows whether it runs
         """
-        return await self._http.ask(
+        return await self.ask(
             models.PromptReply, "POST", "/prompt", session_id, body={"prompt": [part.to_wire() for part in parts]}
         )
 
     async def cancel(self, session_id: str) -> None:
         """Cancel the running turn, of any client; the queue continues.  No error when nothing runs."""
-        await self._http.call("POST", "/cancel", session_id)
+        await self.call("POST", "/cancel", session_id)
 
     async def answer_permission(
         self, session_id: str, request_id: str, option_id: str | None, answers: Mapping[str, str] | None = None
@@ -241,7 +225,7 @@ class DaemonClient:
         """
         outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
         body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
-        await self._http.call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
+        await self.call("POST", f"/permission/{quote(request_id, safe='')}", session_id, body=body)
 
     async def send_mid_turn(self, session_id: str, message: str) -> str | None:
         """Send the model `message` in the running turn, with the next tool results; return the message's id.
@@ -250,20 +234,18 @@ class DaemonClient:
         """
         if models.MID_TURN_FEATURE not in self._features:
             return None
-        reply = await self._http.ask(
-            models.MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message}
-        )
+        reply = await self.ask(models.MidTurnReply, "POST", "/mid-turn-message", session_id, body={"message": message})
         return reply.message_id if reply.accepted else None
 
     async def withdraw_mid_turn(self, session_id: str, message_id: str) -> bool:
         """Withdraw a message for the running turn; return False when the model has read it."""
         path = f"/mid-turn-messages/{quote(message_id, safe='')}"
-        return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
+        return (await self.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
     async def remove_pending_prompt(self, session_id: str, prompt_id: str) -> bool:
         """Remove a prompt from the queue; return False when it already runs or is gone."""
         path = f"/pending-prompts/{quote(prompt_id, safe='')}"
-        return (await self._http.ask(models.RemovedReply, "DELETE", path, session_id)).removed
+        return (await self.ask(models.RemovedReply, "DELETE", path, session_id)).removed
 
     # --- Settings of a session
 
@@ -271,7 +253,7 @@ class DaemonClient:
         """Switch the model, for all clients.  The daemon also writes it to the user's settings (0.24.4)."""
         try:
             # The answer is not read: it has the base URL and a masked key.
-            await self._http.call("POST", "/model", session_id, body={"modelId": model_id})
+            await self.call("POST", "/model", session_id, body={"modelId": model_id})
         except ServerFailedError as error:
             text = "The daemon did not switch the model: it does not know it, or cannot use it."
             raise InvalidRequestError(text, error.status, "model_switch_failed") from None
@@ -281,46 +263,34 @@ class DaemonClient:
 
         :raises InvalidRequestError: for a mode unknown to the daemon
         """
-        await self._http.call("POST", "/approval-mode", session_id, body={"mode": mode})
+        await self.call("POST", "/approval-mode", session_id, body={"mode": mode})
 
     # --- State of a session
 
     async def status(self, session_id: str) -> models.StatusReply:
         """Return whether the session is busy, and its pending permissions."""
-        return await self._http.ask(models.StatusReply, "GET", "/status", session_id)
+        return await self.ask(models.StatusReply, "GET", "/status", session_id)
 
     async def context(self, session_id: str) -> models.ContextReply:
         """Return the models and approval modes."""
-        return await self._http.ask(models.ContextReply, "GET", "/context", session_id)
+        return await self.ask(models.ContextReply, "GET", "/context", session_id)
 
     async def model_in_use(self, session_id: str) -> models.ProviderModel | None:
         """Return the session's model from the daemon's settings; None if it is not there or they are unavailable."""
         if models.PROVIDERS_FEATURE not in self._features:
             return None
         current = (await self.context(session_id)).state.models.current_model_id
-        reply = await self._http.ask(models.ProvidersReply, "GET", "/workspace/providers")
+        reply = await self.ask(models.ProvidersReply, "GET", "/workspace/providers")
         known = (model for provider in reply.providers for model in provider.models)
         return next((model for model in known if model.model_id == current), None)
 
     async def context_usage(self, session_id: str) -> models.ContextUsageReply:
         """Return the daemon's report on the context window."""
-        return await self._http.ask(models.ContextUsageReply, "GET", "/context-usage", session_id)
+        return await self.ask(models.ContextUsageReply, "GET", "/context-usage", session_id)
 
     async def supported_commands(self, session_id: str) -> models.CommandsReply:
         """Return the slash commands."""
-        return await self._http.ask(models.CommandsReply, "GET", "/supported-commands", session_id)
-
-    # --- Events
-
-    def events(
-        self, session_id: str, cursor: models.Cursor, silence_s: float
-    ) -> AbstractAsyncContextManager[EventSource]:
-        """Return the event stream of a session, from `cursor` on.
-
-        :raises UnreachableError: when not even a heartbeat comes for `silence_s` seconds
-        :raises FrameTooLargeError: for an event that is too large
-        """
-        return self._http.events(session_id, self._stream_parameters, cursor, silence_s)
+        return await self.ask(models.CommandsReply, "GET", "/supported-commands", session_id)
 
 
 def _works_in(capabilities: models.Capabilities, root: str) -> bool:

@@ -131,7 +131,9 @@ class Conversation:
         self._outbox = shared.outbox
         self._tasks = shared.tasks
         self._backoff = Backoff()
-        self.session = DaemonSession(session_id, client.client_id(session_id), client.is_mine, interrupted)
+        self.session = DaemonSession(
+            session_id, client.memberships.client_id(session_id), client.memberships.is_mine, interrupted
+        )
         self._told = None
         self._work = WorkReports(session_id, directory, shared.host.worked)
         self._plans = Plans(partial(plan_path, shared.environ, os.path.realpath(directory), session_id), shared.tasks)

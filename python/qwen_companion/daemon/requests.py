@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,6 +20,7 @@ import httpx2
 
 from qwen_companion.daemon import errors
 from qwen_companion.daemon.address import clean_token, clean_url
+from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.models import Cursor, W, parse
 from qwen_companion.json_objects import read_object
 
@@ -49,16 +50,17 @@ class EventSource:
 class Requests:
     """Requests to the daemon at a URL.  Must be closed."""
 
-    def __init__(self, url: str, token: str | None, client_id: Callable[[str], str | None]) -> None:
-        """Prepare requests to `url`; `client_id` returns our id in a session.
+    def __init__(self, url: str, token: str | None, memberships: Memberships) -> None:
+        """Prepare requests to `url`; `memberships` are this client's ids in sessions.
 
         :raises SettingsError: for a token that no header can carry
         :raises UnsafeUrlError: for an unusable URL
         """
         self.url = clean_url(url)
+        self.stream_parameters: Mapping[str, str | int] = {}
         token = clean_token(token)
         self._has_token = token is not None
-        self._client_id = client_id
+        self.memberships = memberships
         try:
             self._http = httpx2.AsyncClient(
                 base_url=self.url,
@@ -133,7 +135,7 @@ class Requests:
         return response
 
     def _identity(self, session_id: str | None) -> dict[str, str]:
-        client_id = None if session_id is None else self._client_id(session_id)
+        client_id = None if session_id is None else self.memberships.client_id(session_id)
         return {} if client_id is None else {_CLIENT_HEADER: client_id}
 
     def _no_answer(self, error: httpx2.HTTPError, limit_s: float) -> errors.UnreachableError:
@@ -176,9 +178,7 @@ class Requests:
         return errors.ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
 
     @asynccontextmanager
-    async def events(
-        self, session_id: str, parameters: Mapping[str, str | int], cursor: Cursor, silence_s: float
-    ) -> AsyncGenerator[EventSource]:
+    async def events(self, session_id: str, cursor: Cursor, silence_s: float) -> AsyncGenerator[EventSource]:
         """Yield the event stream of a session, from `cursor` on.
 
         :raises UnreachableError: when not even a heartbeat comes for `silence_s` seconds
@@ -199,7 +199,7 @@ class Requests:
                     source = await stack.enter_async_context(
                         self._http.sse(
                             path,
-                            params=parameters,
+                            params=self.stream_parameters,
                             headers=headers,
                             timeout=timeout,
                             max_event_size=MAX_EVENT_BYTES,

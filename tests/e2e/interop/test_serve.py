@@ -354,7 +354,7 @@ async def test_a_permission_is_given(house: House) -> None:
         await chat.client.answer_permission(chat.session, request.request_id, once(request))
         resolved = await chat.event(models.PermissionResolved)
         assert resolved.outcome.option_id == once(request)
-        assert resolved.voter_client_id == chat.client.client_id(chat.session)
+        assert resolved.voter_client_id == chat.client.memberships.client_id(chat.session)
         assert await chat.turn(prompt) == "end_turn"
         assert path.read_text() == "new\n"
         with pytest.raises(NotFoundError):
@@ -384,7 +384,11 @@ async def test_another_client_answers(house: House) -> None:
         (waiting,) = (await other.status(chat.session)).pending_interactions
         await other.answer_permission(chat.session, waiting.request_id, once(waiting))
         resolved = await chat.event(models.PermissionResolved)
-        assert resolved.voter_client_id == other.client_id(chat.session) != chat.client.client_id(chat.session)
+        assert (
+            resolved.voter_client_id
+            == other.memberships.client_id(chat.session)
+            != chat.client.memberships.client_id(chat.session)
+        )
         await chat.turn(prompt)
         assert path.exists()
 

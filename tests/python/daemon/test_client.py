@@ -209,7 +209,11 @@ async def test_one_identity_is_kept_per_session(daemon: FakeDaemon, client: Daem
     first = await client.create_or_attach(ROOT, "thread")
     second = await client.create_or_attach(ROOT, "thread")
     assert first.client_id != second.client_id
-    assert (await client.load(first.session_id)).client_id == first.client_id == client.client_id(first.session_id)
+    assert (
+        (await client.load(first.session_id)).client_id
+        == first.client_id
+        == client.memberships.client_id(first.session_id)
+    )
     await client.context(second.session_id)
     assert daemon.asked[-1].headers["x-qwen-client-id"] == second.client_id
 
@@ -217,7 +221,7 @@ async def test_one_identity_is_kept_per_session(daemon: FakeDaemon, client: Daem
 async def test_a_daemon_that_forgot_us_is_told_apart(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
-    before = client.client_id(session.id)
+    before = client.memberships.client_id(session.id)
     session.die()
     with pytest.raises(errors.NotFoundError):
         await client.context(session.id)
@@ -234,7 +238,7 @@ async def test_detaching_takes_back_every_load(client: DaemonClient, session: Fa
     await client.load(session.id)
     await client.detach(session.id)
     assert not session.alive
-    assert client.client_id(session.id) is None
+    assert client.memberships.client_id(session.id) is None
 
 
 # --- Prompts
@@ -322,7 +326,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(
     with pytest.raises(errors.UnreachableError, match=r"said nothing for 0\.05 s") as caught:
         async with client.events(session.id, Cursor(0, ""), 0.05) as source:
             stream = await daemon.next_stream()
-            assert stream.headers["x-qwen-client-id"] == client.client_id(session.id)
+            assert stream.headers["x-qwen-client-id"] == client.memberships.client_id(session.id)
             async for _ in source.data:
                 await asyncio.sleep(0)
     assert caught.value.maybe_done
