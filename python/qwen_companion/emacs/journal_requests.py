@@ -62,37 +62,44 @@ async def _reply(
     load: Callable[[], Awaitable[Journal]], environ: Mapping[str, str], call: messages.JournalRequest
 ) -> messages.JournalReply:
     if isinstance(call, messages.JournalWorktrees):
-        return await in_thread(_worktrees, call, environ)
+        trees = WorktreeList(call.root, environ)
+        found = await in_thread(lambda: trees.trees() if call.tree is None else [trees.examined(call.tree)])
+        return messages.JournalReply(call.id, worktrees=found)
     journal = await load()
-    if isinstance(call, messages.JournalBusy):
-        busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
-        return messages.JournalReply(call.id, busy=busy)
-    if isinstance(call, messages.JournalPrune):
-        return messages.JournalReply(call.id, sizes=await journal.prune(call.root, call.turns))
-    if isinstance(call, messages.JournalMerge):
-        return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
-    if isinstance(call, messages.JournalPrompts):
-        records = [root.record for root in journal.roots.by_name.values()]
-        return await in_thread(_prompts, records, call, [*journal.roots.names], environ)
-    if isinstance(call, messages.JournalFiles | messages.JournalTexts):
-        return await _changes(journal, call, environ)
-    if isinstance(call, messages.JournalStage):
-        return await in_thread(_stage, journal.roots.record_of(call.scope.root), call, environ)
-    return await in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
+    match call:
+        case messages.JournalBusy():
+            busy = await journal.turns.wait_until_idle(call.paths) if call.wait else journal.turns.busy(call.paths)
+            return messages.JournalReply(call.id, busy=busy)
+        case messages.JournalPrune():
+            return messages.JournalReply(call.id, sizes=await journal.prune(call.root, call.turns))
+        case messages.JournalMerge():
+            return messages.JournalReply(call.id, root=await journal.prepare_merge(call.root))
+        case messages.JournalFiles() | messages.JournalTexts() | messages.JournalStage():
+            if call.scope.scope in messages.OF_WORKTREES:
+                return await in_thread(_differences, call, environ)
+            record = journal.roots.record_of(call.scope.root)
+            if call.scope.scope == "commit" and not isinstance(call, messages.JournalStage):
+                await journal.look(journal.roots.by_name[call.scope.root])
+            return await in_thread(_changes, record, call, environ)
+        case messages.JournalPrompts():
+            records = [root.record for root in journal.roots.by_name.values()]
+            return await in_thread(_prompts, records, call, journal.roots.names, environ)
+        case _:
+            return await in_thread(lambda: _about_file(journal.roots.record_around(call.path), call, environ))
 
 
-async def _changes(
-    journal: Journal, call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]
+def _changes(
+    record: Record,
+    call: messages.JournalFiles | messages.JournalTexts | messages.JournalStage,
+    environ: Mapping[str, str],
 ) -> messages.JournalReply:
-    if call.scope.scope in messages.OF_WORKTREES:
-        return await in_thread(_differences, call, environ)
-    record = journal.roots.record_of(call.scope.root)
-    if call.scope.scope == "commit":
-        await journal.look(journal.roots.by_name[call.scope.root])
+    scope = _scope(record, call.scope)
     if isinstance(call, messages.JournalFiles):
-        files = await in_thread(lambda: record.answers.files(_scope(record, call.scope)))
-        return messages.JournalReply(call.id, files=files)
-    return await in_thread(_texts, record, call)
+        return messages.JournalReply(call.id, files=record.answers.files(scope))
+    nets = record.answers.texts([(file.path, file.previous) for file in call.files], scope)
+    if isinstance(call, messages.JournalStage):
+        return _stage(record, call, nets, environ)
+    return _reply_with_texts(call, nets, record.names, record.answers.linked(scope))
 
 
 def _about_file(
@@ -103,11 +110,7 @@ def _about_file(
     if isinstance(call, messages.JournalOrigins):
         return _origins(record, call, environ)
     if isinstance(call, messages.JournalSpans):
-        return messages.JournalReply(call.id, spans=()) if record is None else _spans(record, call)
-    return _far_file(record, call)
-
-
-def _far_file(record: Record | None, call: messages.JournalFile | messages.JournalPut) -> messages.JournalReply:
+        return messages.JournalReply(call.id, spans=() if record is None else record.answers.spans(call.path))
     name = None if record is None else record.names.name_in(call.path)
     if record is None or name is None:
         raise RecordError(f"Nothing is recorded of {call.path}")
@@ -118,11 +121,6 @@ def _far_file(record: Record | None, call: messages.JournalFile | messages.Journ
     return messages.JournalReply(call.id)
 
 
-def _worktrees(call: messages.JournalWorktrees, environ: Mapping[str, str]) -> messages.JournalReply:
-    trees = WorktreeList(call.root, environ)
-    return messages.JournalReply(call.id, worktrees=trees.trees() if call.tree is None else [trees.examined(call.tree)])
-
-
 def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
     number = None if scope.turn is None else record.names.number(scope.turn)
     if scope.turn is not None and number is None:
@@ -131,9 +129,11 @@ def _scope(record: Record, scope: messages.ChangeScope) -> Scope:
 
 
 def _differences(
-    call: messages.JournalFiles | messages.JournalTexts, environ: Mapping[str, str]
+    call: messages.JournalFiles | messages.JournalTexts | messages.JournalStage, environ: Mapping[str, str]
 ) -> messages.JournalReply:
     scope = call.scope
+    if isinstance(call, messages.JournalStage):
+        raise RecordError("only changes in turns can be given to git")
     root = os.path.realpath(scope.root)
     names = Names(scope.root, "", root, os.path.realpath)
     trees = WorktreeList(scope.root, environ)
@@ -153,19 +153,12 @@ def _differences(
     return _reply_with_texts(call, nets, names)
 
 
-def _texts(record: Record, call: messages.JournalTexts) -> messages.JournalReply:
-    files = [(file.path, file.previous) for file in call.files]
-    scope = _scope(record, call.scope)
-    return _reply_with_texts(call, record.answers.texts(files, scope), record.names, record.answers.linked(scope))
-
-
-def _stage(record: Record, call: messages.JournalStage, environ: Mapping[str, str]) -> messages.JournalReply:
+def _stage(
+    record: Record, call: messages.JournalStage, found: Iterable[Net | RecordError], environ: Mapping[str, str]
+) -> messages.JournalReply:
     is_here = isinstance(record.site, ThisMachine)
-    if call.scope.scope in messages.OF_WORKTREES:
-        raise RecordError("only changes in turns can be given to git")
-    files = [(file.path, file.previous) for file in call.files]
     nets: list[Net] = []
-    for file, net in zip(call.files, record.answers.texts(files, _scope(record, call.scope)), strict=True):
+    for file, net in zip(call.files, found, strict=True):
         if isinstance(net, RecordError):
             raise net
         nets.append(net if file.text is None else part_of(net, base64.b64decode(file.text)))
@@ -212,10 +205,6 @@ def _version(loaded: Loaded | None) -> messages.FileVersion | None:
     if loaded is None:
         return None
     return messages.FileVersion(loaded.data, None if loaded.version.mode == LINK else loaded.version.mode & 0o777)
-
-
-def _spans(record: Record, call: messages.JournalSpans) -> messages.JournalReply:
-    return messages.JournalReply(call.id, spans=record.answers.spans(call.path))
 
 
 def _origins(record: Record | None, call: messages.JournalOrigins, environ: Mapping[str, str]) -> messages.JournalReply:
