@@ -2,8 +2,9 @@
 """`python -m qwen_companion`, started by Emacs.
 
 Reads one hello line from standard input, prints the EPC port as one line on standard output, and serves until standard
-input ends.  Both ports listen before anything large is imported, so an early connection waits and is not refused.
-This file and the package's `__init__` must be readable by any Python 3.6, to say that it is too old.
+input ends.  Both ports listen before any large import, so an early connection waits instead of being refused.
+
+Python 3.6 and later must be able to parse this file and the package's `__init__`, to report that it is too old.
 """
 
 import os
@@ -29,7 +30,7 @@ HELLO_LIMIT_BYTES = 1024 * 1024
 
 
 def say(text: str) -> None:
-    """Tell Emacs, which shows the last lines of standard error when this process ends."""
+    """Print `text` for Emacs, which shows the last lines of standard error when this process ends."""
     sys.stderr.write("qwen-companion: " + text + "\n")
     sys.stderr.flush()
 
@@ -40,7 +41,7 @@ def main() -> int:
         found, needed = (".".join(str(part) for part in version) for version in (sys.version_info[:2], OLDEST_PYTHON))
         say(f"Python too old: {sys.executable} is version {found}, and at least {needed} is needed.")
         return EXIT_PYTHON_TOO_OLD
-    # Standard output carries the port and nothing else, whatever an imported package may print.
+    # Standard output contains only the port, even if an imported package prints something.
     output = os.dup(1)
     os.dup2(2, 1)
 
@@ -58,13 +59,13 @@ def main() -> int:
 
 
 def report_missing(names: "list[str]") -> int:
-    """Say which modules are missing; Emacs knows how to get them."""
+    """Print the missing modules; Emacs knows how to get them."""
     say(f"{sys.executable} lacks the Python module {', '.join(names)}.")
     return EXIT_PACKAGE_MISSING
 
 
 def raise_descriptor_limit() -> None:
-    """Allow this process more open files: 256, as on macOS, are gone with some hundred connections."""
+    """Allow this process more open files: with 256, as on macOS, some hundred connections use them up."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -73,7 +74,7 @@ def raise_descriptor_limit() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError):
-            pass  # Fewer connections have to do.
+            pass  # Fewer connections must suffice.
 
 
 def serve(output: int) -> int:
@@ -105,7 +106,7 @@ def serve(output: int) -> int:
 
     from qwen_companion.companion import Companion
 
-    # An interpreter of the user's may have that package.  anyio asks it for the kind of the event loop, and in a plain
+    # The user's interpreter may have that package.  anyio asks it for the kind of the event loop, and in a plain
     # callback it does not know.
     sniffed = getattr(sys.modules.get("sniffio"), "thread_local", None)
     if sniffed is not None:
@@ -143,5 +144,5 @@ if __name__ == "__main__":
         traceback.print_exc()
     finally:
         sys.stderr.flush()
-        # Everything has been put in order.  An import or a look at a dead disk is not worth waiting for in its thread.
+        # Everything was shut down in order.  Do not wait for a thread with an import or an access to a dead disk.
         os._exit(code)

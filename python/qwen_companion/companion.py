@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STOP_S = 0.8
-"""How long the servers may take to stop, in seconds."""
+"""Seconds that the servers may take to stop."""
 
 REMOVE_S = 5.0
-"""How long removing the discovery files may take, in seconds; Emacs removes the rest."""
+"""Seconds that removing the discovery files may take; Emacs removes the rest."""
 
 VISITED_S = 1.0
-"""How long Emacs may take to say whether a file is open, or to type a key."""
+"""Seconds that Emacs may take to report whether a file is open, or to type a key."""
 
 CLOSE_S = 60.0
-"""How long a CLI that closes a review waits for a busy Emacs, in seconds; by itself it would wait for ten minutes."""
+"""Seconds that a CLI that closes a review waits for a busy Emacs; the CLI's own limit is ten minutes."""
 
 
 class _Editor:
@@ -135,9 +135,9 @@ class Companion:
     def __init__(
         self, hello: messages.Hello, token: str, mcp_listener: socket.socket, epc_listener: socket.socket
     ) -> None:
-        """Take two listening sockets.  Must be made on the event loop.
+        """Use two listening sockets.  Must be created on the event loop.
 
-        :raises SpoolError: when the spool directory of `hello` is not private
+        :raises SpoolError: if the spool directory of `hello` is not private
         """
         self._hello = hello
         self._token = token
@@ -227,13 +227,13 @@ class Companion:
         )
 
     def _access(self, peer: Peer | None) -> Access | None:
-        """Return which files the CLI in the process `peer` may be told of; None while that is not known."""
+        """Return which files may be reported to the CLI in the process `peer`; None while that is unknown."""
         return self._places.access(peer) if peer and peer.place else self._distributor.access(peer)
 
     def _find_caller(self, connection: Connection) -> Caller | None:
-        """Return the process that has `connection`, here or elsewhere; see `find_caller`."""
+        """Return the local or remote process at the other end of `connection`; see `find_caller`."""
         caller = self._places.caller(connection) or find_caller(connection, self._hello.emacs_pid)
-        # This process itself has the connections that a relay carries, a moment longer than that is known.
+        # The connections that a relay carries belong to this process, for a moment longer than that is known.
         return None if caller is None or caller.peer.pid == os.getpid() else caller
 
     def _make_inbox(self) -> Inbox:
@@ -267,7 +267,7 @@ class Companion:
         return [_waiting_proposal(each, self._sessions.get(each.session)) for each in found]
 
     def _peer_of(self, session: str) -> Peer | None:
-        """Return the process of the connected CLI `session`, one of this machine."""
+        """Return the process of the connected CLI `session`, if it is local."""
         found = self._sessions.get(session)
         return None if found is None or found.peer is None or found.peer.place else found.peer
 
@@ -277,7 +277,7 @@ class Companion:
             if not self._places.set_session(state):
                 self._distributor.set_session(state)
         known = {item.session.id for item in self._hello.sessions}
-        # A proposal of a session nobody remembers can end in no other way.
+        # A proposal of an unknown session can end in no other way.
         for session in {item.session for item in _without_hooks(self._hello.proposals)} - known:
             self._diff_tools.session_gone(session)
         # The request of a hook has ended with the process that held it.
@@ -289,10 +289,10 @@ class Companion:
         self._bridge.notify(messages.Notice(text))
 
     async def run(self, input_descriptor: int) -> None:
-        """Serve until told to stop or until `input_descriptor` ends, which means that Emacs is gone.
+        """Serve until told to stop or until `input_descriptor` ends, which means that Emacs has ended.
 
-        Leave no discovery file behind, and no spool when Emacs is gone.  Raise the error of a part of the backend that
-        fails.
+        Leave no discovery file behind, and no spool once Emacs has ended.  Raise the error of a part of the backend
+        that fails.
         """
         end_by_signal(asyncio.get_running_loop(), self._ended.set)
         watch_input(input_descriptor, self._emacs_gone)
@@ -302,7 +302,7 @@ class Companion:
                 stack.callback(self._requests.close)
                 await self._run_services()
         except BaseException as error:  # noqa: BLE001 - raised again
-            # Emacs shows the last line that was printed, and a group's says nothing.
+            # Emacs shows the last printed line, and that of an error group is empty.
             raise first_error(error) from None
         finally:
             self._bridge.close()
@@ -310,7 +310,7 @@ class Companion:
                 self._spool.remove()
 
     async def _run_services(self) -> None:
-        """Run the servers for CLIs and the daemon, which outlive the other jobs while these stop."""
+        """Run the servers for CLIs and the daemon, which continue while the other jobs stop."""
         async with self._services:
             try:
                 async with anyio.create_task_group() as jobs:
@@ -349,7 +349,7 @@ class Companion:
         self._end_for_good()
 
     def _end_for_good(self) -> None:
-        """End; no other process will take over."""
+        """End without leaving anything for another process."""
         self._for_good = True
         self._ended.set()
 
@@ -360,7 +360,7 @@ class Companion:
         self._reports.report([state.session.id])
 
     def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
-        """Tell the journal of the CLIs: it looks at what those change that call no hooks."""
+        """Pass the CLIs to the journal, which watches the files of those without hooks."""
         self._journal.silent.set_sessions(map(self._places.named_session, changed), gone)
 
     def _context_sent(self, session: str, context: bytes) -> None:
@@ -385,7 +385,7 @@ class Companion:
         peer = state.session.peer
         return replace(self._hook_watch.annotated(state), usage=() if peer is None else self._meter.total(peer.pid))
 
-    # The sessions and those they work with know each other, so some have to be told of the others afterwards.
+    # The sessions and the parts that use them refer to each other, so some references are set afterwards.
 
     def _deliver_context(self, session: str, context: bytes) -> None:
         self._sessions.set_context(session, context)

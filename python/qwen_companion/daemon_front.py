@@ -34,7 +34,8 @@ class DaemonFront:
     ) -> None:
         """Serve in `services`.
 
-        `journal` hears of chats and knows what to tell them.  The client may take `stop_s` seconds to stop.
+        `journal` gets the activity of chats and has the texts for their models.  The client may take `stop_s` seconds
+        to stop.
         """
         self._spool = spool
         self._services = services
@@ -49,19 +50,19 @@ class DaemonFront:
         self.news = journal.journal.news_for_chat
 
     def handle(self, call: DaemonCall) -> None:
-        """Carry out `call`; with the first one, begin to serve."""
+        """Schedule `call`; the first one starts serving."""
         if self._scope is None:
             self._scope = anyio.CancelScope()
             self._services.start_soon(self._serve, self._scope)
         self._calls.send_nowait(call)
 
     def stop(self) -> None:
-        """Leave the daemon; sessions go on."""
+        """Disconnect from the daemon; its sessions continue."""
         if self._scope is not None:
             self._scope.cancel()
 
     def close(self) -> None:
-        """Give up the calls that are left."""
+        """Drop the remaining calls."""
         self._calls.close()
         self._calls_left.close()
 

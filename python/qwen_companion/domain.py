@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The types shared by the parts of the backend: CLIs and their sessions, proposals, and what the user sees and allows.
+"""The types shared by the parts of the backend: CLIs and their sessions, proposals, and the user's view and settings.
 
-They import nothing of this package, and know neither EPC nor MCP.  Times are milliseconds since the epoch, lines and
-columns count from 1, columns in UTF-16 code units.
+They import nothing of this package, and are independent of EPC and MCP.  Times are milliseconds since the epoch, lines
+and columns count from 1, columns in UTF-16 code units.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ SHOW = "show"
 """A user's choice about one file, see `VisitedFile`."""
 
 NEWS_UNITS = 9900
-"""How long a text that a model gets with a prompt may be, in UTF-16 units: a CLI cuts it at 10,000."""
+"""Longest text that a model gets with a prompt, in UTF-16 units: a CLI cuts it at 10,000."""
 
 READ_TOOL = "read_file"
 """The tool of Qwen Code by which a model reads a file."""
 
 
 class Words:
-    """Mark a text as one of a few words; with `allowed`, as one of these."""
+    """Mark a text as consisting of one word; with `allowed`, of one of these."""
 
     def __init__(self, *allowed: str) -> None:
         self.allowed = allowed
 
 
 Word = Annotated[str, Words()]
-"""A name from a fixed set, as opposed to a text."""
+"""A word from a fixed set, as opposed to a text."""
 
 
 class Key:
-    """Mark a field that travels under another name than its own."""
+    """Mark a field that is sent under another name than its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 INLINE = "inline"
-"""The mark of a dataclass as a field: its fields travel among those of the dataclass around it."""
+"""Mark a dataclass as a field whose fields are sent among those of the dataclass around it."""
 
 LONG = "long"
 
 Text = Annotated[str, LONG]
-"""A text that may be long: it travels as the text of its message."""
+"""A text that may be long: it is sent as the text of its message."""
 
 
 FAMILIES_WITH_HOOKS = frozenset({"qwen"})
@@ -55,7 +55,7 @@ FAMILIES_WITH_HOOKS = frozenset({"qwen"})
 
 @dataclass(frozen=True)
 class Hop:
-    """One step of the way to a place, as TRAMP names it: `method` "ssh", "sudo", "docker" and so on; None for none."""
+    """One hop to another host, in TRAMP's terms: `method` is "ssh", "sudo", "docker" and so on; None for none."""
 
     method: str
     host: str
@@ -65,7 +65,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class PlacedFile:
-    """The file or directory `path` at `place`, the beginning of its name in Emacs; "" for this machine."""
+    """The file or directory `path` at `place`, the prefix of its name in Emacs; "" for this machine."""
 
     place: str
     path: str
@@ -78,7 +78,7 @@ class PlacedFile:
 
 @dataclass(frozen=True)
 class SharedDirectory:
-    """A directory `there`, at another place, that is the directory `here` of this machine too."""
+    """A remote directory `there` that is also the directory `here` of this machine."""
 
     there: str
     here: str
@@ -86,22 +86,22 @@ class SharedDirectory:
 
 @dataclass(frozen=True)
 class PlaceNames:
-    """The names in Emacs of files at `place`, which they begin with; "" for this machine.
+    """The names in Emacs of files at `place`, their prefix; "" for this machine.
 
-    Files in the directories that are `shared` with this machine have their names here.
+    Files in the directories `shared` with this machine have local names.
     """
 
     place: str = ""
     shared: tuple[SharedDirectory, ...] = ()
 
     def file(self, path: str) -> PlacedFile:
-        """Return what programs there call `path`."""
+        """Return the file that programs there call `path`."""
         found = (_moved(path, each.there, each.here) for each in self.shared)
         here = next((name for name in found if name is not None), None)
         return PlacedFile(self.place, path) if here is None else PlacedFile("", here)
 
     def path(self, name: str) -> str | None:
-        """Return what programs there call the file `name` in Emacs; None for one that is elsewhere."""
+        """Return the name that programs there use for the file `name` in Emacs; None for a file elsewhere."""
         found = (_moved(name, each.here, each.there) for each in self.shared)
         path = next((path for path in found if path is not None), None)
         if path is None and name.startswith(f"{self.place}/"):
@@ -111,14 +111,14 @@ class PlaceNames:
         return path
 
     def there(self, text: str) -> str:
-        """Return `text` with the names that programs there have."""
+        """Return `text` with the names that programs there use."""
         for each in self.shared:
             text = text.replace(f"{each.here}/", f"{each.there}/")
         return text.replace(self.place, "") if self.place else text
 
 
 def _moved(path: str, source: str, target: str) -> str | None:
-    """Return the name of `path`, in the directory `source`, with `target` for that; None for one that is not in it."""
+    """Return `path`, a name in the directory `source`, with `target` in place of that; None if it is elsewhere."""
     if path == source:
         return target
     start = source.rstrip("/") + "/"
@@ -129,14 +129,14 @@ def _moved(path: str, source: str, target: str) -> str | None:
 class Peer:
     """The process at the other end of a session.
 
-    `started` is the result of `processes.start_of`, or "" if that is unknown: the number alone may be another process's
-    by now.  `directory` is the working directory when the process was found, None if it is unavailable.  `family` is
-    "qwen", "gemini" or None.  `ancestors` are the numbers of the process itself, its parent and so on, up to the child
-    of Emacs, or to the top if Emacs is not among them.
+    `started` is the result of `processes.start_of`, or "" if that is unknown: by now the number alone may belong to
+    another process.  `directory` is the working directory when the process was found, None if it is unavailable.
+    `family` is "qwen", "gemini" or None.  `ancestors` are the numbers of the process itself, its parent and so on, up
+    to the child of Emacs, or to the top if Emacs is not among them.
 
-    Of a process at a `place` that is not this machine, `pid` is negative, no number of a process here, and `ancestors`
-    are numbers there, to be shown and compared only; none where it was not found.  `terminal` is the number of the
-    terminal of Emacs that it was started in, None where that is not known.  `prompts` says that it reads prompts there.
+    For a process at a `place` other than this machine, `pid` is negative and not a process number, and `ancestors` are
+    numbers there, for display and comparison only; () if it was not found.  `terminal` is the number of the terminal of
+    Emacs in which it was started, None if unknown.  `prompts` says that it reads prompts there.
     """
 
     pid: int
@@ -150,11 +150,11 @@ class Peer:
 
     @property
     def process(self) -> tuple[int, str]:
-        """What tells its process from all others of this machine."""
+        """The identity of its process on this machine."""
         return self.pid, self.started
 
     def conversation(self, session: str) -> str:
-        """Return the name of its conversation `session`: one at another place may have the number of any one here."""
+        """Return the id of its conversation `session`: a remote one may have the same id as a local one."""
         return session if self.place is None else f"{session} {self.place}"
 
 
@@ -162,7 +162,7 @@ class Peer:
 class KnownSession:
     """An MCP session that a process of this Emacs has opened; `protocol` is the negotiated MCP version.
 
-    `client` and `version` are those of the CLI, "" if unknown.  `peer` is None for a process that was not found, or not
+    `client` and `version` are those of the CLI, "" if unknown.  `peer` is None if the process was not found, or not
     yet.  `reviews` says whether the session was offered reviews in Emacs.
     """
 
@@ -181,7 +181,7 @@ class KnownSession:
 
 @dataclass(frozen=True)
 class WaitingProposal:
-    """A change of the file `path` that the CLI of `session` has proposed and the user has not decided on."""
+    """A change of the file `path` that the CLI of `session` has proposed and the user has not decided."""
 
     session: str
     client: str
@@ -191,7 +191,7 @@ class WaitingProposal:
 
 @dataclass(frozen=True)
 class Todo:
-    """An item of the list that a CLI keeps for itself; `status` is "pending", "working" or "done"."""
+    """An item of a CLI's own to-do list; `status` is "pending", "working" or "done"."""
 
     text: str
     status: Word
@@ -199,14 +199,14 @@ class Todo:
 
 @dataclass(frozen=True)
 class CliState:
-    """The state of a CLI as its hooks, or its record, report it; None for what they have not reported.
+    """The state of a CLI from the reports of its hooks, or its record; a field is None if it was not reported.
 
     `activity` is "idle", "working", "asking", "cancelled", "failed" or "retrying", since `since`.  `prompt` is the
-    beginning of the last prompt, `question` that of the question it asks.  `mode` is its approval mode.  `tokens` went
-    in with the last request; `context` is the percentage of the model's context in use.  `subagents` is the number
-    that are running.  `said` is the last line of the answer that ended the last turn, cut where it is long.  `todos`
-    is its list.  `conversation` is the one it records, as the journal calls it.  `failure` is why the last request has
-    failed.  `tool_since`, of a record alone, is since when a tool has no result: it runs, or the CLI asks.
+    beginning of the last prompt, `question` that of the open question.  `mode` is its approval mode.  `tokens` are
+    those of the last request; `context` is the used percentage of the model's context.  `subagents` is the number of
+    running ones.  `said` is the last line of the answer that ended the last turn, cut if it is long.  `todos` is its
+    list.  `conversation` is the id of its conversation in the journal.  `failure` is why the last request has failed.
+    `tool_since`, only from a record, is the time since which a tool has no result: it runs, or the CLI asks.
     """
 
     activity: Word | None = None
@@ -227,7 +227,7 @@ class CliState:
 
 @dataclass(frozen=True)
 class Usage:
-    """What requests to `model` have used, in tokens; `cached` are those of `input` that came from a cache."""
+    """The tokens of requests to `model`; `cached` is the part of `input` that came from a cache."""
 
     model: str
     input: int = 0
@@ -263,7 +263,7 @@ class QuestionChoice:
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """One question of a form; `multiple` says that more than one answer may be chosen."""
+    """One question of a form; `multiple` means that several answers may be chosen."""
 
     text: str
     header: str | None
@@ -273,14 +273,14 @@ class AskedQuestion:
 
 @dataclass(frozen=True)
 class RegisteredCli:
-    """A Qwen Code of this user on this machine, as its own record tells.
+    """A Qwen Code of this user on this machine, from its own record.
 
-    `id` names the record, `session` the conversation, and `chat` the same where a daemon has it, as Emacs knows its
-    sessions; `name` is what the CLI calls it.  `kind` is "tui", "serve", "headless" or another word, `start` when it
-    started, in ms since the epoch.  `listens`: it takes messages.  `editor` is the name of another editor that it is
-    connected to.  `gone`: it was killed, and its record is there still.  `state` is what it does with a prompt of ours,
-    None where it has got none.  `problem` says for a person what is wrong; of a record that cannot be read little else
-    is known.
+    `id` names the record, `session` the conversation, and `chat` is Emacs's id of the conversation if a daemon has it.
+    `name` is the CLI's own name for it.  `kind` is "tui", "serve", "headless" or another word, `start` the time of its
+    start, in ms since the epoch.  `listens`: it accepts messages.  `editor` is the name of another editor that it is
+    connected to.  `gone`: it was killed, and its record still exists.  `state` is its activity on our prompts, None if
+    it has received none.  `problem` describes an error for a person; then the record may be unreadable and the rest
+    unknown.
     """
 
     id: str
@@ -301,7 +301,7 @@ class RegisteredCli:
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """The answer to a CLI that called its hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
+    """The answer to a CLI's hooks for `event` of `tool`, "" for none: `count` times, last at `time`.
 
     `answer` is in words for a person.
     """
@@ -315,11 +315,10 @@ class HookAnswer:
 
 @dataclass(frozen=True)
 class SessionState:
-    """One MCP session: whether its event stream is open, and whether its process has been looked for.
+    """One MCP session: whether its event stream is open, and whether its process was looked up.
 
-    `state` is what its hooks have reported, None if they have reported nothing.  `no_hooks` is the reason, for a
-    person, why hooks that are expected do not report; None if all is well.  `usage` is that of the conversation, by
-    model, () where that is not known.
+    `state` is from the reports of its hooks, None if there are none.  `no_hooks` is the reason, for a person, why
+    expected hooks do not report; None if all is well.  `usage` is that of the conversation, by model, () if unknown.
     """
 
     session: KnownSession
@@ -347,7 +346,7 @@ class KnownProposal:
 class VisitedFile:
     """A file that a buffer visits; `timestamp` is when it was last in focus, in ms since the epoch.
 
-    `exposure` is the user's choice for this file: `HIDE`, `SHOW`, or None to leave it to the rules.
+    `exposure` is the user's choice for this file: `HIDE`, `SHOW`, or None to apply the rules.
     """
 
     path: str
@@ -368,9 +367,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ToldFile:
-    """An open file as a CLI was told of it: `path` as Emacs names it, last in focus at `time`, in ms since the epoch.
+    """An open file as reported to a CLI: `path` is its name in Emacs, `time` its last focus, in ms since the epoch.
 
-    Of the `active` one `line` and `character` say where the cursor is, from 1, in UTF-16 code units, if known.
+    For the `active` file, `line` and `character` are the position of the cursor, from 1, in UTF-16 code units, if
+    known.
     """
 
     path: str
@@ -383,7 +383,7 @@ class ToldFile:
 
 @dataclass(frozen=True)
 class ToldContext:
-    """What a context told a CLI: `files`, the newest first, and `trusted` or `untrusted`, None for neither.
+    """The content of a context: `files`, the newest first, and `trusted` or `untrusted`, None for neither.
 
     `pretty` is its JSON on many lines.
     """
@@ -431,12 +431,12 @@ class Settings:
 
     @property
     def reviewed(self) -> str | None:
-        """Which edits are reviewed by way of the layer, see `review_edits`."""
+        """Which edits are reviewed through the layer, see `review_edits`."""
         return self.review_edits if self.layer and not self.no_reviews else None
 
     @property
     def trust(self) -> bool | tuple[str, ...] | None:
-        """What a CLI is told of trust: None to say nothing, True, or the trusted directories."""
+        """The trust to report to a CLI: None for nothing, True, or the trusted directories."""
         return self.trusted or self.trusted_directories or None
 
 
@@ -459,8 +459,8 @@ class ToolArgument:
 class ToolDefinition:
     """A tool that Emacs offers to models.
 
-    `unasked`: the CLI may call it without asking the user.  `paged`: its answer is a list, of which the model asks for
-    a part.
+    `unasked`: the CLI may call it without asking the user.  `paged`: its answer is a list that the model requests in
+    parts.
     """
 
     name: str
@@ -472,10 +472,10 @@ class ToolDefinition:
 
 @dataclass(frozen=True)
 class ToolItem:
-    """One thing in the answer of a tool: `text`, about a place when there is a `path`.
+    """One item in the answer of a tool: `text`, about a location if there is a `path`.
 
-    `block`: the text is a part of a file or of another document, of several lines, the first of which is `line` if
-    that is known.
+    `block`: the text is a part of a file or of another document, with several lines; `line` is the number of the first,
+    if known.
     """
 
     text: str
@@ -487,7 +487,7 @@ class ToolItem:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A file that no CLI is told of, or only that of `session` is not; `rule` says why, for a person."""
+    """A file that is reported to no CLI, or not to that of `session`; `rule` is the reason, for a person."""
 
     path: str
     rule: str
@@ -496,13 +496,13 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class ChangedFile:
-    """The changes of agents in the file `path`, all in all; `previous` is its old name if it was renamed.
+    """The combined changes of agents in the file `path`; `previous` is its old name if it was renamed.
 
-    `kind` is "added", "modified", "deleted", "renamed", or "mode" where only the mode changed.  `added` and `deleted`
+    `kind` is "added", "modified", "deleted", "renamed", or "mode" if only the mode changed.  `added` and `deleted`
     count lines; a `binary` file has none.  `seen`: the user has marked this change as seen, or only the hunks
-    `seen_hunks`, which are keys of Emacs.  `mixed`: edits of the user could not be told from the agent's.  `writers`
-    are pairs of a tool and of the subagent that used it, None for none.  `mode`: its permission bits changed, perhaps
-    beside its bytes; `link`: it was or is a symbolic link.
+    `seen_hunks`, which are keys of Emacs.  `mixed`: edits of the user could not be separated from the agent's.
+    `writers` are pairs of a tool and of the subagent that used it, None for none.  `mode`: its permission bits changed,
+    perhaps in addition to its bytes; `link`: it was or is a symbolic link.
     """
 
     path: str
@@ -523,11 +523,12 @@ class ChangedFile:
 class Worktree:
     """A git worktree at `path`; the main one is the first of a list.
 
-    `branch` is None for a detached head, "" for a bare repository, `head` the commit, "" for none yet.  `locked` is the
-    reason for that, None where it is not.  `gone`: its directory is not there any more.  The rest is None or nothing
-    while it is not known: `base`, the commit at which it left the main tree; how many `files` differ from that, and how
-    many are `uncommitted`; how many commits it is `ahead` of the main tree and `behind`; and the files in which
-    merging them would end in `conflicts`; and how many `inner` commits, of repositories within it, no remote has.
+    `branch` is None for a detached head, "" for a bare repository; `head` is the commit, "" for none yet.  `locked` is
+    the reason of a lock, None without one.  `gone`: its directory no longer exists.  The following are None or empty
+    while unknown.  `base` is the commit at which it left the main tree.  `files` is the number of files that differ
+    from that, and `uncommitted` the number of uncommitted ones.  `ahead` and `behind` count commits relative to the
+    main tree.  `conflicts` are the files in which a merge would conflict.  `inner` is the number of unpushed commits of
+    repositories within it.
     """
 
     path: str
@@ -579,7 +580,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class TurnChange:
-    """A turn and its news: the changed `files`, and those in `files_gone`, which have no change any more."""
+    """A turn with its new changes: the changed `files`, and those in `files_gone`, which have no change now."""
 
     turn: Annotated[Turn, INLINE]
     files: tuple[ChangedFile, ...]
@@ -591,7 +592,7 @@ AGENT, USER = "agent", "user"
 
 @dataclass(frozen=True)
 class LineOrigin:
-    """Who wrote some lines of a file: an agent in `turn`, or the user, in `turn` over lines of that, None for none."""
+    """The author of lines of a file: an agent in `turn`, or the user, perhaps over lines of `turn`."""
 
     who: Annotated[str, Words(AGENT, USER)]
     turn: str | None = None
@@ -599,9 +600,9 @@ class LineOrigin:
 
 @dataclass(frozen=True)
 class TurnOrigin:
-    """Who worked in `turn`: the CLI `client` in the conversation `session`, from `start` on, in ms since the epoch.
+    """The author of `turn`: the CLI `client` in the conversation `session`, from `start` on, in ms since the epoch.
 
-    `models` are those that it is known to have used, `plan` the file with the last plan that was approved in the turn.
+    `models` are its known models, `plan` is the file with the last plan approved in the turn.
     """
 
     turn: str
@@ -616,7 +617,7 @@ class TurnOrigin:
 class CliRewind:
     """A CLI or a daemon has rewound the conversation `session` itself, at `time`, in ms since the epoch.
 
-    It works in `directory`.  The turns that began after `since` are not part of the conversation any more.
+    It works in `directory`.  The turns that began after `since` are no longer part of the conversation.
     """
 
     session: str
@@ -627,13 +628,13 @@ class CliRewind:
 
 @dataclass(frozen=True)
 class ChatWork:
-    """The activity of an agent of `qwen serve` in the conversation `session`, as the daemon tells it.
+    """The activity of an agent of `qwen serve` in the conversation `session`, as reported by the daemon.
 
-    `directory` is where it works, `client` the daemon's name for a person.  `turn` is the running turn, None for none,
-    and `prompt` what it began with, at `start`, in ms since the epoch, None where that is unknown.  `tools` are the
-    calls that are running: pairs of an id and the name of the tool.  `reads` are files that it has read since the last
-    report, and `used` is what each answer of its model took since.  While the connection to the daemon `is_lost`, what
-    happens in the turn is told later.
+    `directory` is its working directory, `client` the daemon's name for a person.  `turn` is the running turn, None for
+    none, and `prompt` its prompt, at `start`, in ms since the epoch, None if unknown.  `tools` are the running calls:
+    pairs of an id and the name of the tool.  `reads` are files that it has read since the last report, and `used` is
+    the usage of each answer of its model since then.  While the connection to the daemon `is_lost`, the events of the
+    turn are reported later.
     """
 
     session: str

@@ -12,21 +12,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # At the start, it would delay the port that Emacs waits for.
+    # At the start, it would delay the port, for which Emacs waits.
     from asyncio import AbstractEventLoop
 
 END_S = 10.0
-"""Seconds after which a process that ends is gone; the parts that stop in order take less than seven."""
+"""Seconds after which an ending process exits; the parts that stop in order take less than seven."""
 
 
 def limit_end() -> None:
-    """Exit `END_S` seconds from now at the latest, with the places in the code where threads hang on standard error."""
-    # Its thread needs no lock of the interpreter, which a call that hangs may hold.
+    """Exit after at most `END_S` seconds, and print to standard error where threads hang in the code."""
+    # Its thread needs no lock of the interpreter, which a hanging call may hold.
     faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def limit_end_after_input(descriptor: int) -> None:
-    """Have `limit_end` called when nobody writes to `descriptor` any more, also while the event loop does not run."""
+    """Call `limit_end` when `descriptor` has no writer any more, even if the event loop does not run."""
 
     def wait() -> None:
         ended = select.poll()
@@ -38,7 +38,7 @@ def limit_end_after_input(descriptor: int) -> None:
 
 
 def end_by_signal(loop: AbstractEventLoop, end: Callable[[], object]) -> None:
-    """Have `end` called on `loop`, and `limit_end`, when the system or the user tells this process to end."""
+    """Call `end` on `loop`, and `limit_end`, when the system or the user tells this process to end."""
 
     def signalled(*_: object) -> None:
         limit_end()

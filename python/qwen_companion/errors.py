@@ -17,11 +17,11 @@ class MessageError(CompanionError):
 
 
 class SpoolError(CompanionError):
-    """A text could not be handed over by private file."""
+    """A text could not be passed by private file."""
 
 
 class PromptError(CompanionError):
-    """A prompt could not be put where a CLI reads it."""
+    """A prompt could not be written to the file that a CLI reads."""
 
 
 class EmacsUnavailableError(CompanionError):
@@ -45,11 +45,11 @@ class UnknownNameError(CompanionError):
 
 
 class PatternError(CompanionError):
-    """A line is no pattern of the gitignore format."""
+    """A line is not a pattern of the gitignore format."""
 
 
 class RuleFileError(CompanionError):
-    """A file of patterns is there but cannot be used."""
+    """A file of patterns exists but cannot be used."""
 
 
 def first_error(error: BaseException) -> BaseException:

@@ -12,16 +12,16 @@ LONGEST_BYTES = 4096
 
 
 class FileNameError(CompanionError):
-    """A text names no file; the text of this says why, and does not repeat it."""
+    """A text is not a file name; the message has the reason and does not repeat the text."""
 
 
 def file_name(text: object, directory: str = "") -> str:
-    """Return the absolute name of the file that `text` means in `directory`.
+    """Return the absolute name of the file that `text` denotes in `directory`.
 
-    Every text that came over a wire passes here before the system is asked about it.  Looks at no disk, and removes
+    Every text from a wire passes here before the system is asked about it.  Does not access the disk, and removes
     neither `..` nor a slash at the end.
 
-    :raises FileNameError: for a text that can name no file
+    :raises FileNameError: for a text that cannot be a file name
     """
     if not isinstance(text, str) or not text:
         raise FileNameError("it is empty" if text == "" else "it is not a string")

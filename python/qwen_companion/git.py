@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the user's git without anything of a repository's running, and give up on one that stalls.
+"""Run the user's git without running any program of a repository, and stop waiting for a git that stalls.
 
 A repository may come from anybody.  Its settings and attributes name programs: filters, text converters, differs,
-hooks, monitors of files, pagers, ways to a network.  All are off, for the user's own settings too where git only looks.
+hooks, monitors of files, pagers, network transports.  All are off; where git only reads, those in the user's own
+settings are off too.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ FLAGS = {
     "diff-files": ("--no-ext-diff", "--no-textconv"),
     "diff-index": ("--no-ext-diff", "--no-textconv"),
     "diff-tree": ("--no-ext-diff", "--no-textconv"),
-    # It would run git in submodules, whose settings are others.
+    # It would run git in submodules, which have other settings.
     "status": ("--ignore-submodules=dirty",),
 }
-"""Options that stop git's commands from running programs, beside settings."""
+"""Options that stop git's commands from running programs, in addition to settings."""
 
 FILTERS_OFF = ("clean=", "smudge=", "process=", "required=false")
 """The settings of a filter that runs nothing."""
@@ -84,16 +85,15 @@ EXACT = (
     *("-c", "advice.addEmbeddedRepo=false", "-c", "index.sparse=false", "-c", "core.sparseCheckout=false"),
     *("-c", "core.safecrlf=false", "-c", "core.autocrlf=false"),
 )
-"""Options for bytes and names as they are."""
+"""Options for unchanged bytes and names."""
 
 LIMIT_S = 60.0
 """Seconds one process may take: the first list of a large directory on a cold disk."""
 
 STALL_S = 5.0
-"""How long a git that neither computes nor waits for a disk is waited for: it reads a pipe, or waits for another.
+"""Seconds to wait for a git that neither computes nor waits for a disk: it reads a pipe, or waits for another process.
 
-It is looked at twice in that time.  A limit of 5 s for all would give up the first list of a large directory on a cold
-disk.
+It is checked twice in that time.  A limit of 5 s for all would stop the first list of a large directory on a cold disk.
 """
 
 RETRY_S = 60.0
@@ -101,7 +101,7 @@ RETRY_S = 60.0
 
 
 class GitError(CompanionError):
-    """Git gave no answer; the text says why."""
+    """Git gave no answer; the message has the reason."""
 
 
 class StalledError(GitError):
@@ -112,12 +112,12 @@ class StalledError(GitError):
 
 
 def place(directory: str, tree: str) -> tuple[str, str]:
-    """Return options for the repository in `directory` with the files in `tree`, whatever its settings name."""
+    """Return options for the repository in `directory` with the files in `tree`, regardless of its settings."""
     return f"--git-dir={directory}", f"--work-tree={tree}"
 
 
 class Git:
-    """The git of an environment.  All methods block on it, and are callable in several threads."""
+    """The git of an environment.  Its methods block on it and are thread-safe."""
 
     def __init__(
         self,
@@ -129,10 +129,10 @@ class Git:
     ) -> None:
         """Objects are also looked up in the directory `objects`.
 
-        `limit_s` is how long one process may take, and `retry_s` how long none is asked after one has stalled, by the
-        `clock`, which gives seconds.
+        `limit_s` is the time limit of one process.  For `retry_s` after one has stalled, none is started; `clock`
+        returns seconds.
         """
-        # What else is in GIT_... says which repository to use, and this is to be the one a file is in.
+        # Other variables GIT_... choose a repository, and this must be the one of the file.
         kept = {
             name: value
             for name, value in isolated(environ).items()
@@ -162,13 +162,13 @@ class Git:
         runs_filters: bool = False,
         on_errors: Callable[[str], None] | None = None,
     ) -> bytes:
-        """Return the output of git for `command`, an array of the subcommand and its arguments, given `data`.
+        """Return the output of git for `command`, the subcommand and its arguments, given `data` as input.
 
         `options` come before it.  Filters run only if `runs_filters`: for a repository of ours, which has none, and to
-        commit.  What git writes is private; with other `variables` of the environment, it is the user's as any work of
-        git.  `on_errors` is called with the text of its errors and warnings.
+        commit.  Files that git writes are private; with other `variables` of the environment, they are the user's as
+        usual.  `on_errors` is called with the text of its errors and warnings.
 
-        :raises GitError: when it fails, with another status than `good`
+        :raises GitError: if it fails, with another status than `good`
         """
         name = os.fsdecode(command[0])
         if not runs_filters and name not in NO_FILTERS:
@@ -202,9 +202,9 @@ class Git:
         return output
 
     def _without_filters(self, cwd: str, options: Sequence[str]) -> list[str]:
-        """Return options that turn off each filter that is in the settings.
+        """Return options that turn off each filter in the settings.
 
-        :raises GitError: for a name that no option of git can have
+        :raises GitError: for a name that no option of git can contain
         """
         listed = self.run(["config", "--list", "-z", "--name-only"], cwd, options=options)
         keys = (os.fsdecode(key) for key in items(listed) if key.startswith(b"filter."))
@@ -218,9 +218,9 @@ class Git:
         return settings
 
     def _communicate(self, process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes, bytes]:
-        """Return the output and the errors of `process`, given `data`.
+        """Return the output and the errors of `process`, given `data` as input.
 
-        subprocess.TimeoutExpired after the limit, or `STALL_S` in which it does nothing.
+        :raises TimeoutExpired: after the limit, or after `STALL_S` without activity
         """
         limit_s = self._limit_s or LIMIT_S
         deadline = time.monotonic() + limit_s

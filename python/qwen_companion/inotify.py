@@ -85,7 +85,7 @@ class InotifyWatch:
 
     @contextmanager
     def _in_use(self) -> Generator[None, None, None]:
-        """Keep the descriptor open inside: closed meanwhile, its number could be another file's by then."""
+        """Keep the descriptor open inside the context: if it were closed, its number could soon be another file's."""
         try:
             with self._lock:
                 yield
@@ -102,7 +102,7 @@ class InotifyWatch:
 
 
 def open_inotify() -> Inotify | None:
-    """Return a new one; None if there is no inotify, or no capacity for it."""
+    """Return a new inotify; None if the system has none, or no capacity for it."""
     if sys.platform != "linux":
         return None
     with suppress(OSError, AttributeError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""JSON that anybody may have written."""
+"""JSON from untrusted sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def as_object(value: object) -> dict[str, Any]:
 
 
 def read_object(data: str | bytes) -> dict[str, Any] | None:
-    """Return the JSON object in `data`, None where there is none."""
+    """Return the JSON object in `data`, None without one."""
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):

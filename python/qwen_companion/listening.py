@@ -32,7 +32,7 @@ RESERVE_TIMEOUT_S = 2.0
 def listen(port: int = 0, *, shared: bool = False) -> socket.socket:
     """Return a socket that listens on `port`, 0 for any; `shared` with the reserved socket.
 
-    :raises OSError: when the port is taken
+    :raises OSError: if the port is taken
     """
     listener = _bound(port, shared=shared, reuse=True)
     listener.listen(BACKLOG)
@@ -42,10 +42,10 @@ def listen(port: int = 0, *, shared: bool = False) -> socket.socket:
 def listen_reserved(port: int, reserve: str | None) -> socket.socket:
     """Return a socket that listens on `port`, which stays with the user when this process ends.
 
-    With `port` 0 reserve a port at the Unix socket `reserve`.  Where that cannot be done, or with None, any port is
-    taken and not kept.
+    With `port` 0, reserve a port at the Unix socket `reserve`.  If that is None or fails, use any port, which is not
+    reserved.
 
-    :raises OSError: when `port` is another program's
+    :raises OSError: if `port` belongs to another program
     """
     if sys.platform != "linux" or reserve is None:
         return listen(port)
@@ -60,11 +60,11 @@ def listen_reserved(port: int, reserve: str | None) -> socket.socket:
 
 
 def _bound(port: int, *, shared: bool, reuse: bool) -> socket.socket:
-    # asyncio turns Nagle's algorithm off only where the socket says that it is TCP: 40 ms on each answer.
+    # asyncio turns Nagle's algorithm off only if the socket says that it is TCP: 40 ms on each answer.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if reuse:
-            # After a restart, connections of the process before still linger on the port.
+            # After a restart, connections of the previous process may remain on the port.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -78,7 +78,7 @@ def _bound(port: int, *, shared: bool, reuse: bool) -> socket.socket:
 def _deposit(reserved: socket.socket, path: str) -> None:
     """Leave a descriptor of `reserved` in the queue of the Unix socket at `path`.
 
-    :raises OSError: when nobody listens there
+    :raises OSError: if nobody listens there
     """
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(RESERVE_TIMEOUT_S)

@@ -14,7 +14,7 @@ from qwen_companion.local_ids import local_id
 from qwen_companion.state import key_of, state_home, write_private
 
 _MAX_PLANS = 100
-"""Most plans of a project to store."""
+"""Most stored plans of a project."""
 
 _TITLE_BYTES = 4096
 """Bytes of a plan that are read for its title."""
@@ -56,7 +56,7 @@ def plan_path(environ: Mapping[str, str], project: str, conversation: str, time:
     """Return the name of the file for a plan that `conversation` proposes at `time` in the directory `project`."""
     name = f"{time:013}-{conversation}.md"
     if _NAME.fullmatch(name) is None:
-        # Such as an id from another place.
+        # For example a remote id.
         name = f"{time:013}-{local_id('session', conversation)}.md"
     return os.path.join(_directory(environ, project), name)
 

@@ -113,7 +113,7 @@ async def end(pid: int, started: str, limit_s: float) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of the process `pid`; 0 when it has none or cannot be inspected."""
+    """Return the parent of the process `pid`; 0 if it has none or cannot be inspected."""
     try:
         if sys.platform == "linux":
             return int(_fields(pid)[_PARENT])

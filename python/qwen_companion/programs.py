@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Start other programs: no other module does.
 
-A project may come from anybody, and hold programs named like git, or modules like those of Python.  Programs are found
-in absolute directories only, and run outside of the project, in a session of their own.
+A project may come from anybody, and contain programs named like git, or modules named like those of Python.  So
+programs are found in absolute directories only, and run outside of the project, in a session of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyio.abc import Process
 
 DIRECTORY = "/"
-"""The directory of programs that need none of their own.  Only root can put files there."""
+"""The working directory of programs that need no other.  Only root can put files there."""
 
 
 def _search_path(environ: Mapping[str, str]) -> str:
@@ -83,17 +83,17 @@ def run(
     cwd: str = DIRECTORY,
     umask: int = -1,
 ) -> tuple[int, bytes, bytes]:
-    """Return the status of `command`, with its output and errors, for which `wait` waits.
+    """Return the status, the output and the errors of `command`; `wait` waits for it.
 
-    :raises OSError: when it cannot be started
-    :raises TimeoutExpired: when `wait` does; it has been killed then, with what it has started
+    :raises OSError: if it cannot be started
+    :raises TimeoutExpired: if `wait` does; then it was killed, with the processes that it has started
     """
     process = start(command, environ, cwd, umask=umask)
     try:
         output, errors = wait(process)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # Whatever it has started holds its pipes open.
+            os.killpg(process.pid, signal.SIGKILL)  # The processes that it has started keep its pipes open.
         process.communicate()
         raise
     return process.returncode, output, errors
@@ -102,9 +102,9 @@ def run(
 def run_within(
     limit_s: float, command: Sequence[str], environ: Mapping[str, str], cwd: str = DIRECTORY
 ) -> tuple[int, bytes]:
-    """Return the status and the output of `command`, which gets no input.
+    """Return the status and the output of `command`, without input.
 
-    :raises OSError: when it cannot be started, or takes longer than `limit_s`
+    :raises OSError: if it cannot be started, or takes longer than `limit_s`
     """
     try:
         status, output, _ = run(command, environ, lambda process: process.communicate(b"", timeout=limit_s), cwd)

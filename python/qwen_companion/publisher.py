@@ -80,7 +80,7 @@ class Publisher:
         while True:
             await self._changed.wait()
             self._changed = anyio.Event()
-            # Set before the event: of several in a moment only the newest counts.
+            # Set before the event: of several calls in a moment only the newest counts.
             roots = self._roots
             if roots is None:
                 continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rewind conversations of CLIs in terminals: each with a daemon of its own, once the CLI has ended."""
+"""Rewind conversations of CLIs in terminals: each by a separate daemon, once the CLI has ended."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Rewinds:
         peer = None if call.session is None else self._peer_of(call.session)
         if peer is None and call.session is not None:
             raise CliLivesError("the CLI is not connected any more")
-        # Without our settings: its agent's work must not be recorded as a CLI's.
+        # Without our settings: the work of its agent must not be recorded as a CLI's.
         daemon = await start_local(call.program, call.directory, {})
         try:
             find = partial(prompt_of_turn, start=call.start, words=call.prompt)
@@ -87,7 +87,7 @@ class Rewinds:
 async def _end(peer: Peer) -> None:
     """End the process of a CLI.
 
-    :raises CliLivesError: when it goes on
+    :raises CliLivesError: if it continues
     """
     if not await end(peer.pid, peer.started, END_S):
         raise CliLivesError(f"the CLI, process {peer.pid}, does not end")

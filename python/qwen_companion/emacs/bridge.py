@@ -41,7 +41,7 @@ from qwen_companion.errors import (
 from qwen_companion.sockets import connection_of, is_of_another_user
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
-"""Largest frame in either direction.  Texts go by file long before; the wire format itself ends at 16 MiB."""
+"""Largest frame in either direction.  Texts are sent by file long before; the wire format itself ends at 16 MiB."""
 
 CALL_TIMEOUT_S = 10.0
 """Seconds a call waits for its answer by default."""
@@ -83,9 +83,9 @@ class Bridge:
     """Calls to and from the Emacs that started this process."""
 
     def __init__(self, listener: socket.socket, secret: str, spool: Spool) -> None:
-        """Serve on `listener`, a listening loopback socket the bridge takes over.
+        """Serve on `listener`, a listening loopback socket that the bridge takes over.
 
-        Calls made before Emacs has connected wait for it.  Must be made on the event loop it will serve.
+        Calls made before Emacs has connected wait for it.  Must be created on the event loop that it will serve.
         """
         self._secret = secret.encode("utf-8")
         self._spool = spool
@@ -203,9 +203,9 @@ class Bridge:
         return self._peer is handler
 
     def handle_call(self, uid: Sexp, method: str, payload: Sexp) -> None:
-        """Hand a call by Emacs over to the event loop and answer it with nil, or with what is wrong with it.
+        """Pass a call by Emacs to the event loop and answer it with nil, or with an error.
 
-        A `Ping` is answered by the event loop, and goes no further.
+        A `Ping` is answered by the event loop and not passed on.
         """
         try:
             message = parse_incoming(method, payload, self._spool)
@@ -228,13 +228,13 @@ class Bridge:
 
     def _write(self, handler: _Handler) -> None:
         """Run the writer thread: the only one that writes to the connection."""
-        with suppress(OSError):  # The reader sees the end of the connection too, and tells.
+        with suppress(OSError):  # The reader sees the end of the connection too, and reports it.
             while self._write_next(handler):
                 pass
 
     def _write_next(self, handler: _Handler) -> bool:
         """Wait for something to write and write it; return False for the end."""
-        # A local of this call, not of the thread: while there is nothing to write, no text stays in memory for it.
+        # A local of this call, not of the thread: while there is nothing to write, no text stays in memory.
         item = self._unwritten.get()
         if isinstance(item, _Reply):
             handler.send_message(item.kind, item.uid, item.value)
@@ -306,7 +306,7 @@ class _Handler(EPCHandler):
         self.request.sendall(frame)
 
     def _send(self, *args: Any) -> None:
-        # What python-epc calls to send; without its logging wrapper, see the top of this file.
+        # Called by python-epc to send; without its logging wrapper, see the top of this file.
         self.send_message(*args)
 
     def _read_frame(self, limit: int) -> bytes | None:
@@ -352,7 +352,7 @@ class _Handler(EPCHandler):
         arguments = cast("list[Sexp]", arguments) if isinstance(arguments, list) else []
         secret = arguments[0] if arguments else None
         if not bridge.knows(secret) or not bridge.adopt(self):
-            # A stranger's connection has no writer thread, so this thread may write to it.
+            # The connection of a stranger has no writer thread, so this thread may write to it.
             if not bridge.adopted(self):
                 self.send_message("epc-error", uid, "refused")
             return False
@@ -365,11 +365,11 @@ class _Handler(EPCHandler):
 
 
 class _Server(socketserver.ThreadingMixIn, EPCServer):
-    """Accepts until one connection has shown the secret, and closes all others then.
+    """Accepts connections until one has shown the secret; then closes all others.
 
-    A thread for each connection, so that one that stays silent cannot keep Emacs out; within a connection the order
-    is kept (python-epc's own threading server starts a thread for each message).  Connections of another user are
-    refused; of the user's own that have not shown the secret, the oldest is closed when there are too many.
+    Each connection has a thread, so that a silent one cannot block Emacs; within a connection the order is kept
+    (python-epc's own threading server starts a thread for each message).  Connections of another user are refused.  If
+    too many of the user's own have not shown the secret, the oldest is closed.
     """
 
     daemon_threads = True
@@ -402,7 +402,7 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
         threading.Thread(target=self.shutdown, name="epc-shutdown", daemon=True).start()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Refuse a connection of another user, and any once there is one that counts."""
+        """Refuse a connection of another user, and any once one is adopted."""
         with suppress(OSError):
             return not self._stopped and not is_of_another_user(connection_of(request))
         return False
@@ -427,11 +427,11 @@ class _Server(socketserver.ThreadingMixIn, EPCServer):
                 self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log that a connection failed in an unforeseen way, without its content."""
+        """Log that a connection failed unexpectedly, without its content."""
         _log.error("an EPC connection failed: %s", type(sys.exc_info()[1]).__name__)
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Let the thread that reads from `connection` find its end."""
+    """Make the thread that reads from `connection` find its end."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

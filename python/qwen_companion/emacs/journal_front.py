@@ -26,11 +26,11 @@ from qwen_companion.tasks import Tasks, contained
 from qwen_companion.transcripts.rewinds import RewindWatch
 
 _Call = messages.JournalCall | tuple[ChatWork, int]
-"""A call of Emacs, or what the agent of a chat does, with the time when that was told, in ms since the epoch."""
+"""A call of Emacs, or the activity of a chat's agent, with the time of its report, in ms since the epoch."""
 
 
 class Elsewhere(Protocol):
-    """The roots at other places."""
+    """The roots on other machines."""
 
     @property
     def roots(self) -> Sequence[str]:
@@ -38,16 +38,16 @@ class Elsewhere(Protocol):
         ...
 
     def site(self, name: str) -> Site | None:
-        """Return where the root `name` lies, None for one of this machine."""
+        """Return the site of the root `name`, None for a local one."""
         ...
 
     def named(self, report: Report) -> Report | None:
-        """Return `report`, of a CLI at a place, with the names that Emacs has; None where it names nothing there."""
+        """Return `report`, of a remote CLI, with Emacs's names of files; None if it names nothing there."""
         ...
 
 
 class JournalFront:
-    """See the top of this file.  All methods are for the event loop."""
+    """The interface of the journal, see the top of this file.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class JournalFront:
         )
         self.silent = SilentClis(self._opened, lambda: self._records, silence_s)
         self.rewinds = RewindWatch(environ, self._handle_rewind)
-        """Listens to hooks, as this does."""
+        """The parts that listen to hooks, including this one."""
 
     async def run(self) -> None:
-        """Record, tell and answer, until cancelled."""
+        """Record, report and answer, until cancelled."""
         with self._calls, self._calls_left:
             async with anyio.create_task_group() as group:
                 await group.start(self.journal.run)
@@ -117,22 +117,22 @@ class JournalFront:
     def _send_turns(self, turns: Sequence[TurnChange], gone: Sequence[str], reset: bool) -> None:
         self._tell(messages.TurnChanges(tuple(turns), tuple(gone), reset))
 
-    # --- What Emacs says ---
+    # --- Calls of Emacs ---
 
     def set_settings(self, settings: Settings) -> None:
-        """Take the user's `settings`."""
+        """Set the user's `settings`."""
         before = self._records
         self.journal.roots.set_settings(settings)
         if before != settings.journal:
             self._update_roots_in_use()
 
     def set_roots(self, roots: Sequence[str]) -> None:
-        """Take the open workspace roots."""
+        """Set the open workspace roots."""
         self._roots_here = tuple(roots)
         self.update_roots()
 
     def update_roots(self) -> None:
-        """Note that there are other roots at other places."""
+        """Note that the remote roots have changed."""
         self._roots = (*self._roots_here, *self._elsewhere.roots)
         self._update_roots_in_use()
 
@@ -155,11 +155,11 @@ class JournalFront:
         elif isinstance(call, messages.JournalNote):
             await note(self.journal, call)
         else:
-            # The others of its kind do not wait for it.
+            # Other calls of its kind do not wait for it.
             self._tasks.start(self._answer, call)
 
     async def _watch(self) -> None:
-        """Tell Emacs of turns while it watches, of those on the record first."""
+        """Report turns to Emacs while the user views them; begin with the recorded ones."""
         if self._watching:
             await self._opened()
         self.journal.telling.watch(self._watching)
@@ -167,7 +167,7 @@ class JournalFront:
     async def _answer(self, call: messages.JournalRequest) -> None:
         self._tell(await answer(self._opened, self._environ, call))
 
-    # --- What else tells of agents ---
+    # --- Other reports of agents ---
 
     async def prompt_began(
         self, session: KnownSession, conversation: str, prompt: str, since: int, has_ended: bool = False
@@ -181,20 +181,20 @@ class JournalFront:
             await (await self._opened()).rewinds.take(rewind)
 
     def take_chat(self, work: ChatWork) -> None:
-        """Take what an agent of `qwen serve` is doing."""
+        """Handle the activity of an agent of `qwen serve`."""
         self.rewinds.take_chat(work)
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._calls.send_nowait((work, int(time.time() * 1000)))
 
-    # --- What hooks say ---
+    # --- Hooks ---
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
-        """Return the hooks that the journal hears of."""
+        """Return the hooks to which the journal subscribes."""
         return SUBSCRIPTIONS
 
     def holds(self, event: Event) -> bool:
-        """Return whether the CLI has to wait for the journal before it goes on after `event`."""
+        """Return whether the CLI has to wait for the journal after `event`."""
         if not self._records:
             return False
         if event.name == "PostToolUse":

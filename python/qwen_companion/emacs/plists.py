@@ -40,10 +40,10 @@ from qwen_companion.emacs.spool import Spool
 from qwen_companion.errors import MessageError, SpoolError
 
 INLINE_TEXT_BYTES = 8 * 1024
-"""Largest text, in UTF-8 bytes, that goes inside a frame: parsing it takes Python 0.7 ms; a file takes 0.05."""
+"""Largest text, in UTF-8 bytes, that is sent inside a frame: parsing it takes Python 0.7 ms; a file takes 0.05."""
 
 UNSPOOLED_TEXT_BYTES = 1024 * 1024
-"""Largest text, in UTF-8 bytes, that goes inside a frame where it cannot go by file: Emacs pauses 0.1 to 0.3 s."""
+"""Largest text, in UTF-8 bytes, inside a frame if it cannot be sent by file: Emacs pauses 0.1 to 0.3 s."""
 
 Sexp = object
 """A parsed or to-be-printed expression: str, int, float, bool, None, `Symbol` or a sequence of these."""
@@ -54,11 +54,11 @@ Nested = Annotated[str, NESTED]
 """A text that may be long, in a property list of its own."""
 
 Numbers = Annotated[Sequence[int], NESTED]
-"""Whole numbers that may be many: such a text, of them in decimal with blanks between."""
+"""Many whole numbers, sent as such a text: in decimal, separated by blanks."""
 
 T = TypeVar("T")
 
-# sexpdata has no error of its own for most bad input; these are what its parser lets through.
+# sexpdata has no error of its own for most bad input; its parser raises these.
 _UNREADABLE = (
     AssertionError,
     AttributeError,
@@ -75,7 +75,7 @@ _UNREADABLE = (
 def read_sexp(data: bytes) -> Sexp:
     """Return the one expression in `data`, UTF-8.
 
-    :raises MessageError: when there is none; its text never quotes `data`
+    :raises MessageError: if there is none; its text never quotes `data`
     """
     try:
         return loads(data.decode("utf-8"))
@@ -97,7 +97,7 @@ class Plist:
             self._values.setdefault(str(key), value)
 
     def get(self, key: str) -> Sexp:
-        """Return the value at `key`, None for nil or no such key."""
+        """Return the value at `key`, None for nil or a missing key."""
         value = self._values.get(key)
         return None if is_nil(value) else value
 
@@ -106,7 +106,7 @@ class Plist:
         return _string(self._values.get(key), key)
 
     def optional_string(self, key: str) -> str | None:
-        """Return the string at `key`; None for nil or no such key."""
+        """Return the string at `key`; None for nil or a missing key."""
         return None if is_nil(self._values.get(key)) else self.string(key)
 
     def symbol(self, key: str) -> str:
@@ -114,19 +114,19 @@ class Plist:
         return _symbol(self._values.get(key), key)
 
     def boolean(self, key: str) -> bool:
-        """Return whether there is anything but nil at `key`."""
+        """Return whether the value at `key` is not nil."""
         return not is_nil(self._values.get(key))
 
     def optional_symbol(self, key: str) -> str | None:
-        """Return the name of the symbol at `key`; None for nil or no such key."""
+        """Return the name of the symbol at `key`; None for nil or a missing key."""
         return None if is_nil(self._values.get(key)) else self.symbol(key)
 
     def integer(self, key: str) -> int:
-        """Return the number at `key`, cut to an integer: Emacs may well compute a time as a float."""
+        """Return the number at `key`, cut to an integer: Emacs may compute a time as a float."""
         return _integer(self._values.get(key), key)
 
     def optional_integer(self, key: str) -> int | None:
-        """Return the number at `key`; None for nil or no such key."""
+        """Return the number at `key`; None for nil or a missing key."""
         return None if is_nil(self._values.get(key)) else self.integer(key)
 
     def strings(self, key: str) -> tuple[str, ...]:
@@ -146,9 +146,9 @@ class Plist:
         return [Plist(item) for item in _sequence(self._values.get(key), key)]
 
     def text(self, spool: Spool) -> str | None:
-        """Return the text of this message, from the frame or from the spool; None when it has none.
+        """Return the text of this message, from the frame or from the spool; None if it has none.
 
-        :raises SpoolError: when the text is lost
+        :raises SpoolError: if the text is lost
         """
         parts = self.optional_integer(":text-parts")
         path = self.optional_string(":text-file")
@@ -174,9 +174,9 @@ def key_of(name: str) -> str:
 
 
 def text_plist(text: str, spool: Spool) -> list[Sexp]:
-    """Return the keys that carry `text`.
+    """Return the keys and values that represent `text`.
 
-    :raises SpoolError: when it has to go by file and cannot
+    :raises SpoolError: if it must be sent by file and cannot
     """
     if _fits(text, INLINE_TEXT_BYTES):
         return plist(text=text)
@@ -230,7 +230,7 @@ def _integer(value: Sexp, key: str) -> int:
 
 @dataclass(frozen=True)
 class FieldType:
-    """The annotation of a field taken apart: its type, whether it may be None, and the marks of `Annotated`."""
+    """The parsed annotation of a field: its type, whether it may be None, and the marks of `Annotated`."""
 
     type: Any
     optional: bool
@@ -238,7 +238,7 @@ class FieldType:
 
     @classmethod
     def of(cls, hint: Any) -> FieldType:
-        """Take the annotation `hint` apart."""
+        """Parse the annotation `hint`."""
         if get_origin(hint) is Annotated:
             inner, *marks = get_args(hint)
             found = cls.of(inner)
@@ -297,7 +297,7 @@ Writer = Callable[[Any, Spool], list[Sexp]]
 def to_plist(item: Any, spool: Spool) -> list[Sexp]:
     """Return the dataclass `item` as a property list.
 
-    :raises SpoolError: when a text has to go by file and cannot
+    :raises SpoolError: if a text must be sent by file and cannot
     """
     kind = getattr(item, "kind", None)
     result = [] if kind is None else plist(kind=Symbol(kind))
@@ -356,10 +356,10 @@ Reader = Callable[[Plist, "Spool | None"], object]
 
 
 def from_plist(cls: type[T], values: Plist, spool: Spool | None = None) -> T:
-    """Return the dataclass `cls` that `values` describe; `spool` is needed where it has a `Text`.
+    """Return the dataclass `cls` with the fields in `values`; `spool` is needed if one is a `Text`.
 
-    :raises MessageError: when they have another shape
-    :raises SpoolError: when a text is lost
+    :raises MessageError: if they have another shape
+    :raises SpoolError: if a text is lost
     """
     return cls(**{name: read(values, spool) for name, read in _readers(cls)})
 
@@ -390,7 +390,7 @@ def _reader(field: dataclasses.Field[Any], type_: FieldType) -> Reader:
 
 
 def _read_unnested(cls: type[Any], name: str, values: Plist, spool: Spool | None) -> object:
-    """Return the named tuple `cls` in the field `name`, None when its first key is missing."""
+    """Return the named tuple `cls` in the field `name`, None if its first key is missing."""
     (_, hint), *others = get_type_hints(cls).items()
     value = values.get(key_of(name))
     if value is None:

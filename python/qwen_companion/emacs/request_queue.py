@@ -21,15 +21,15 @@ from qwen_companion.transcripts.recorded_sessions import recorded_sessions
 
 
 class RequestQueue:
-    """Texts are answered one after the other, as long ones take seconds.  Prompts wait only for those before them.
+    """Answers requests.  Texts are answered one after the other, as long ones take seconds.
 
-    The order of those for a place is kept by the link to it.
+    Prompts wait only for earlier prompts.  The link to a remote host keeps the order of its prompts.
     """
 
     def __init__(self, bridge: Bridge, directory: str, send_there: Callable[[str, str], Awaitable[None]]) -> None:
-        """`directory` is the spool, where prompts are handed over.
+        """`directory` is the spool, where prompts are written.
 
-        `send_there` does so for a session at a place; it raises PromptError.
+        `send_there` sends a prompt to a remote session; it raises PromptError.
         """
         self._bridge = bridge
         self._directory = directory
@@ -39,14 +39,14 @@ class RequestQueue:
         self._prompting = anyio.Lock()
 
     def handle(self, request: messages.QueuedCall) -> None:
-        """Answer `request` soon."""
+        """Schedule the answer to `request`."""
         if isinstance(request, messages.Compare | messages.Merge):
             self._texts.send_nowait(request)
         else:
             self._jobs.start(self._prompt if isinstance(request, messages.Prompt) else self._list, request)
 
     def close(self) -> None:
-        """Give up the requests that are left."""
+        """Drop the remaining requests."""
         for stream in (self._texts, self._texts_left):
             stream.close()
 
@@ -61,13 +61,13 @@ class RequestQueue:
             try:
                 await self._bridge.call(await in_thread(answer, request))
             except EmacsRefusedError:
-                # Perhaps there is no room for a long answer on the disk.
+                # The disk may have no room for a long answer.
                 self._bridge.notify(request.failed())
             except EmacsUnavailableError:
                 pass
 
     async def _prompt(self, call: messages.Prompt) -> None:
-        """Hand the prompt of `call` over."""
+        """Pass the prompt of `call` to its CLI."""
         try:
             if call.file is None:
                 await self._send_there(call.session or "", call.text)

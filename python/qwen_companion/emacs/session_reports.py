@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Reports of connected CLIs to Emacs and the journal, gathered where many change at once."""
+"""Reports of connected CLIs to Emacs and the journal, gathered if many change at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qwen_companion.emacs.messages import Notification, SessionChanges
 
 FEW_SESSIONS = 10
 SESSIONS_S = 0.05
-"""Of more than a few sessions, changes are gathered for so many seconds; the first is told at once."""
+"""Seconds for which changes are gathered if there are more than a few sessions; the first is reported at once."""
 
 
 class SessionReports:
-    """Tells which sessions have changed since they were last told."""
+    """Reports the sessions that have changed since their last report."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class SessionReports:
     ) -> None:
         """Begin with the `known` sessions, which Emacs remembers.
 
-        :param state_of: return the state of a session, None when it is gone
-        :param record: take the changed states and the sessions that are gone, as Emacs is told them
+        :param state_of: return the state of a session, None if it has ended
+        :param record: called with the changed states and the ended sessions when Emacs gets them
         :param tell: send a message to Emacs
         """
         self._state_of = state_of
@@ -38,14 +38,14 @@ class SessionReports:
         self._gathering: asyncio.TimerHandle | None = None
 
     def report(self, sessions: Iterable[str]) -> None:
-        """Tell soon how `sessions` are now."""
+        """Report the current state of `sessions` soon."""
         self._unreported.update(dict.fromkeys(sessions))
         # A CLI that connects changes four times in a moment.
         if self._gathering is None or len(self._reported) <= FEW_SESSIONS:
             self._send_changes()
 
     def _send_changes(self) -> None:
-        """Tell Emacs of those sessions that are not as they were told last."""
+        """Send Emacs the sessions that differ from their last report."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The CLIs that call no hooks: the journal is told of them, as it looks itself at what they change."""
+"""Report the CLIs that call no hooks to the journal, which attributes their changes by watching the disk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from qwen_companion.domain import FAMILIES_WITH_HOOKS, KnownSession, SessionStat
 from qwen_companion.journal.journal import Journal
 
 SILENCE_S = 2.0
-"""How long after it has connected a CLI is taken for one that calls no hooks: it calls one when it starts."""
+"""Seconds after its connection at which a CLI without hook calls counts as silent: others call one at their start."""
 
 
 class SilentClis:
-    """See the top of this file.  All methods are for the event loop."""
+    """The CLIs that call no hooks.  Call its methods on the event loop."""
 
     def __init__(
         self,
@@ -24,28 +24,28 @@ class SilentClis:
         records: Callable[[], bool],
         silence_s: float,
     ) -> None:
-        """`load` returns the journal, and `records` whether it is to record.
+        """`load` returns the journal, and `records` whether it should record.
 
-        A CLI that has called no hook `silence_s` seconds after it has connected is silent.
+        A CLI that has called no hook `silence_s` seconds after its connection is silent.
         """
         self._load = load
         self._records = records
         self._silence_s = silence_s
         self._clis: dict[tuple[int, str], tuple[KnownSession, float]] = {}
-        """By their processes: one may connect after it got a prompt, as another session.
+        """By process: a CLI may connect after it received a prompt, as another session.
 
-        With each, from when on it is silent, as a time of the event loop.
+        Each has the time of the event loop from which it is silent.
         """
         self._gone: list[KnownSession] = []
-        """CLIs that have gone before the journal took them for silent."""
+        """CLIs that have ended before they were reported as silent."""
         self._silent: set[tuple[int, str]] = set()
-        """Those that the journal takes for silent."""
+        """The processes of the CLIs that were reported as silent."""
         self._knows_any = False
-        """Whether the journal knows of CLIs that are silent, or may be."""
+        """Whether the journal was sent any CLIs, silent or possibly silent."""
         self._change = anyio.Event()
 
     def set_sessions(self, changed: Iterable[SessionState], gone: Iterable[str] = ()) -> None:
-        """Take the connected CLIs that have `changed`, with their reports, and the ids of those that are `gone`."""
+        """Update the connected CLIs: `changed` have new reports, `gone` are the ids of those that have ended."""
         before = set(self._clis)
         for identifier in gone:
             for process in [process for process, (session, _) in self._clis.items() if session.id == identifier]:
@@ -55,7 +55,7 @@ class SilentClis:
         for state in changed:
             peer = state.session.peer
             if peer is not None and peer.directory is not None and state.state is None:
-                # Of a CLI that never calls hooks, the first change may come soon.
+                # The first change of a CLI that never calls hooks may come soon.
                 wait = self._silence_s if peer.family in FAMILIES_WITH_HOOKS else 0.0
                 self._add(state.session, peer.process, wait)
             elif peer is not None:
@@ -74,11 +74,11 @@ class SilentClis:
         self._clis[process] = session, moment
 
     def changed(self) -> None:
-        """Tell the journal soon which CLIs are silent; once of all that change until then."""
+        """Report the silent CLIs soon; changes until then are reported together."""
         self._change.set()
 
     async def run(self) -> None:
-        """Tell the journal which CLIs are silent, and of the others that they may be, until cancelled."""
+        """Report the silent CLIs, and those that may be silent, until cancelled."""
         while True:
             change = self._change = anyio.Event()
             now = anyio.current_time()

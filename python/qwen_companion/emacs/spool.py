@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Private files for texts too large for an EPC frame.
 
-Emacs makes the directory (mode 0700) and names it in the hello line.  Whoever reads a file removes it.  Where Emacs
-cannot write one, a full disk for one, it sends the text in parts, which are kept here in memory.
+Emacs makes the directory (mode 0700) and names it in the hello line.  The reader of a file removes it.  If Emacs cannot
+write a file, for example on a full disk, it sends the text in parts, which are kept here in memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Spool:
     """The spool directory of one Emacs."""
 
     def __init__(self, directory: str) -> None:
-        """Take `directory`, absolute.
+        """Use `directory`, an absolute name.
 
-        :raises SpoolError: when it is not a private directory of this user
+        :raises SpoolError: if it is not a private directory of this user
         """
         self.directory = os.path.normpath(directory)
         try:
@@ -37,15 +37,15 @@ class Spool:
         self._parts: dict[int, list[str]] = {}
 
     def write(self, text: str) -> str:
-        """Put `text` into a new file and return its path.  Bytes are exact UTF-8, line ends as they are."""
+        """Write `text` to a new file and return its path: exact UTF-8, with its line ends."""
         kind = "ascii" if text.isascii() else "utf-8"
         return self.write_pieces([text.encode("utf-8")], f"{kind}-crlf" if _ends_lines_in_crlf(text) else kind)
 
     def write_pieces(self, pieces: Iterable[bytes | bytearray], kind: str = "bytes") -> str:
-        """Put `pieces` into a new file, one after the other, and return its path.
+        """Write `pieces` to a new file, one after the other, and return its path.
 
-        The name begins with `kind`: Emacs reads a text sooner when the name says that it is only ASCII, and converts
-        its line ends sooner when the name says that all are CR LF.
+        The name begins with `kind`, by which Emacs reads a text faster: one that is only ASCII, or one whose lines all
+        end in CR LF.
         """
         path = os.path.join(self.directory, f"{kind}-{secrets.token_hex(8)}")
         try:
@@ -53,7 +53,7 @@ class Spool:
             with os.fdopen(descriptor, "wb") as file:
                 file.writelines(pieces)
         except OSError as error:
-            # What is there of it takes the room that is left.
+            # The incomplete file would take up the last space.
             self.discard(path)
             raise SpoolError(f"cannot write to the spool directory: {error.strerror}") from None
         return path
@@ -65,7 +65,7 @@ class Spool:
     def pop_parts(self, identifier: int) -> str:
         """Return the text `identifier` and forget it.
 
-        :raises SpoolError: when no part of it has come
+        :raises SpoolError: if no part of it has arrived
         """
         parts = self._parts.pop(identifier, None)
         if parts is None:
@@ -73,9 +73,9 @@ class Spool:
         return "".join(parts)
 
     def read(self, path: str) -> str:
-        """Return the text Emacs left at `path`, which is removed.
+        """Return the text that Emacs has written to `path`, and remove the file.
 
-        :raises SpoolError: when `path` is not one of ours or not UTF-8
+        :raises SpoolError: if `path` is not one of ours or not UTF-8
         """
         if os.path.dirname(path) != self.directory:
             raise SpoolError("a text file lies outside the spool directory")
@@ -95,12 +95,12 @@ class Spool:
             raise SpoolError("a text from Emacs is not valid UTF-8") from None
 
     def discard(self, path: str) -> None:
-        """Remove the file at `path` if it is still there."""
+        """Remove the file at `path` if it still exists."""
         with suppress(OSError):
             os.unlink(path)
 
     def remove(self) -> None:
-        """Remove the directory with all that is in it: nobody is left to read it."""
+        """Remove the directory with all its files: nobody will read them."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

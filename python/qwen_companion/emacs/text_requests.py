@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The answer to each request of Emacs about texts."""
+"""Answer the requests of Emacs about texts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from qwen_companion.texts.hunks import Budget, compare, split_lines
 from qwen_companion.texts.merge import Labels, combine, merge
 
 _EDITS = 50_000
-"""Edits that Emacs gets at most: it takes about 5 microseconds for each."""
+"""Most edits that are sent to Emacs, which takes about 5 microseconds for each."""
 
 _log = logging.getLogger(__name__)
 
 
 def answer(request: Compare | Merge) -> Compared | Merged:
-    """Return the answer to `request`; one that says so where it cannot be done: somebody waits for it."""
+    """Return the answer to `request`, or one that reports the failure: Emacs waits for it."""
     try:
         return _compare(request) if isinstance(request, Compare) else _merge(request)
     except Exception:  # noqa: BLE001 - whatever it is, the answer says that it failed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Admit requests to the MCP server (spec D5): each is checked before anything else looks at it."""
+"""Admit requests to the MCP server (spec D5): each is checked before any other processing."""
 
 from __future__ import annotations
 

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 
 MAX_STRANGERS = 2 * BACKLOG
-"""Most connections that have not shown the token; of more, the oldest is closed.
+"""Most connections that have not shown the token; with more, the oldest is closed.
 
-The event loop accepts up to `BACKLOG` before it reads from any, and one that shows the token at once is to be read
-before it is the oldest.
+The event loop accepts up to `BACKLOG` before it reads from any.  One that shows the token at once must be read before
+it is the oldest.
 """
 
 STRANGER_S = 30.0
-"""How long a connection may take to show the token, in seconds.
+"""Seconds that a connection may take to show the token.
 
 A CLI connects and then draws the proposal before it sends anything: 1,200 lines took it 6 s on a busy machine.
 """
@@ -67,10 +67,10 @@ IDLE_CONNECTION_S = 65
 """Seconds an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
 
 LIBRARY_AFTER_S = 1.0
-"""How long after the start the import of the MCP library begins if no CLI comes before, in seconds.
+"""Seconds after the start until the import of the MCP library begins, if no CLI comes before.
 
-By then the start is over, which the import would slow down: it takes most of a second of CPU, in which other work of
-this process waits for some milliseconds each time, 100 at most.
+By then the start is over, which the import would slow down.  It takes most of a second of CPU, in which other work of
+this process waits for some milliseconds at a time, 100 at most.
 """
 
 MAX_NOTIFICATION_BYTES = 4096
@@ -87,7 +87,7 @@ _CONNECTION = "qwen_companion.connection"
 
 @dataclass(frozen=True)
 class Door:
-    """Another application on the same port, with a `secret` of its own."""
+    """Another application on the same port, with its own `secret`."""
 
     app: ASGIApp
     secret: str
@@ -125,7 +125,7 @@ class McpServer:
                 proxy_headers=False,
                 http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
                 backlog=BACKLOG,
-                # A line for each malformed request would let strangers fill the log.
+                # Otherwise strangers could fill the log with a line for each malformed request.
                 log_level="error",
                 ws="none",
                 lifespan="off",
@@ -311,7 +311,7 @@ def _without_init(*packages: str) -> Generator[None]:
     try:
         yield
     finally:
-        # Whoever imports one of them later gets the whole.
+        # A later import of one of them gets the whole package.
         for name, module in bare.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
@@ -339,7 +339,7 @@ class _Strangers:
 
 
 class _PipeliningError(CompanionError):
-    """A client has sent a request before the last one was answered; no CLI does."""
+    """A client has sent a request before the last one was answered; no CLI does that."""
 
 
 class _Protocol(HttpToolsProtocol):
@@ -388,13 +388,13 @@ class _Protocol(HttpToolsProtocol):
             self._loss_listener()
 
     def when_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the connection is lost, at once if it is closing; replace the listener before."""
+        """Call `listener` when the connection is lost, at once if it is closing; replace the previous listener."""
         self._loss_listener = listener
         if self.transport.is_closing():
             listener()
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.  Refuse a head or a trailer that does not end."""
+        """See asyncio.  Refuse a head or a trailer that is too long."""
         if self._deaf:
             return
         self._unparsed += len(data)
@@ -421,10 +421,10 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse malformed HTTP.  Tell an application that is answering the request that the client is gone.
+        """Refuse malformed HTTP.  Tell an application that is answering the request that the client has disconnected.
 
-        If it is only another request that has come too early, let the last one be answered, and close then; but the
-        answer to a GET may never end.
+        If it is only another request that came too early, let the last one be answered, then close; but the answer to a
+        GET may never end.
         """
         # None before the first request, whatever its declaration says.
         cycle = cast("RequestResponseCycle | None", self.cycle)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The MCP sessions and their event streams.
 
-Each stream is served by a task of its own, so a CLI that does not read holds up nobody, and costs no more memory than
-the decisions it has not taken: context is never queued, a stream is sent the newest one when it can take it.
+Each stream has its own task, so a CLI that does not read blocks no other.  It costs no more memory than its unread
+decisions: contexts are not queued, and a stream that accepts data again is sent the newest one.
 
 A CLI does not announce its end, it only lets its stream end; and a stream also ends when this process is killed.  So a
-session lives on for a while without a stream, and the sessions an earlier process had are taken over.  Where the
-process of the CLI is known, its end is the end of the session.
+session is kept for a while without a stream, and the sessions of an earlier process are taken over.  If the process of
+the CLI is known, its end is the end of the session.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 RETRY_MS = 1500
-"""How long a CLI is told to wait before it opens its stream again: time to replace a killed process.
+"""The time that a CLI is told to wait before it opens its stream again: enough to replace a killed process.
 
-Until then it hears nothing.  It tries once, and stays disconnected when nobody listens; a new process does so after a
-tenth of a second, on a loaded machine after half of one.
+Until then it receives nothing.  It tries once, and stays disconnected if nobody listens; a new process listens after a
+tenth of a second, on a busy machine after half a second.
 """
 
 LAST_RETRY_MS = 500
-"""The same when the companion stops for good: the CLI finds nobody, and says so, soon after."""
+"""The same when the companion stops for good: the CLI finds nobody, and soon shows that."""
 
 KEEP_ALIVE_S = 15.0
-"""Longest silence on a stream.  A CLI drops one that was silent for 300 s, and does not recover."""
+"""Longest silence on a stream.  A CLI closes a stream that was silent for 300 s, and does not recover."""
 
 RETURN_S = RETRY_MS / 1000 + 5.0
-"""How long after its stream has ended a session is given up."""
+"""Time after the end of its stream at which a session is dropped."""
 
 LEFT_S = RETRY_MS / 1000 + 1.0
-"""The same when it was the CLI that has ended the stream: most likely it was told to disconnect, or has quit."""
+"""The same if the CLI has ended the stream: most likely it was told to disconnect, or has quit."""
 
 HIDDEN_S = 1.2
-"""How long after that the session is reported as gone, in seconds: the user is to see it after two, at most.
+"""Seconds after that until the session is reported as ended: the user should see it after two, at most.
 
-One whose stream has ended by mistake is reported again when it comes back.
+A session whose stream has ended by mistake is reported again when it comes back.
 """
 
 FIRST_STREAM_S = 60.0
-"""How long after its last request a session that never had a stream is given up."""
+"""Time after its last request at which a session that never had a stream is dropped."""
 
 CUT_OFF_S = 3600.0
-"""How long a session is kept while no line leads to its place: so long the relay there holds what its CLI sends."""
+"""Time for which a session is kept while its host is disconnected: as long as the relay there keeps the CLI's data."""
 
 STALL_S = 600.0
-"""How long a stream may take nothing before it is cut.  A CLI stopped with C-z for a coffee is to find it open."""
+"""Time for which a stream may accept nothing before it is cut.  A CLI stopped with C-z for a coffee survives it."""
 
 WATCH_S = 2.0
 """Interval, in seconds, of checks of the process of a CLI whose stream is open."""
 
 LOST_WATCH_S = 0.1
-"""The same while it is not: a process closes its connections a moment before it has ended."""
+"""The same while it is not open: a process closes its connections a moment before it has ended."""
 
 LOSS_TURNS = 3
-"""After how many turns of the event loop the loss of a connection is surely known here.
+"""Turns of the event loop after which the loss of a connection is certainly known here.
 
-In the first one the end of the client's side is read, and the connection is closed; in the second this is told.
+In the first turn the end of the client's side is read, and the connection is closed; in the second that is reported.
 """
 
 SESSION_HEADER = b"mcp-session-id"
@@ -104,10 +104,10 @@ class _Posted:
 class _Session:
     known: KnownSession
     patience: float
-    """Seconds without stream and request after which it is given up."""
+    """Seconds without stream and request after which it is dropped."""
 
     identified: bool = False
-    """Whether its process was looked for, found or not."""
+    """Whether its process was looked up, found or not."""
 
     context: bytes | None = None
 
@@ -119,24 +119,24 @@ class _Session:
     """Whether it is not reported, since its CLI has ended the stream."""
 
     connections: list[Connection] = field(default_factory=list[Connection])
-    """Those whose process is still to be looked for."""
+    """The connections whose process is still to be looked up."""
 
     lookup: Task | None = None
-    """Looks for its process, and once that is found waits for its end."""
+    """Looks up its process, and then waits for its end."""
 
     def state(self) -> SessionState:
         """Return its state."""
         return SessionState(self.known, self.stream is not None, self.identified)
 
     def stop_watching(self) -> None:
-        """End the work for it that goes on in the background."""
+        """Cancel its background work."""
         for work in (self.reaper, self.hider, self.lookup):
             if work is not None:
                 work.cancel()
 
 
 class Sessions:
-    """All sessions, by id.  Their processes are looked for and watched while `run` runs."""
+    """All sessions, by id.  Their processes are looked up and watched while `run` runs."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Sessions:
         self._tasks = Tasks()
         known = tuple(known)
         self._cut_off = {item.peer.place for item in known if item.peer}
-        """The places to which no line leads; at first, all."""
+        """The disconnected remote hosts; at first, all."""
         for item in known:
             session = self._sessions[item.id] = _Session(item, self._timing.give_up, identified=True)
             self._reap_later(session)
@@ -180,14 +180,14 @@ class Sessions:
                 session.lookup = self._tasks.start(self._close_at_end, session, item.peer)
 
     async def run(self) -> None:
-        """Look for the processes of sessions, watch them, and look after streams, until cancelled."""
+        """Look up and watch the processes of sessions, and watch their streams, until cancelled."""
         async with self._tasks:
             await self._streams.watch()
 
     # --- Sessions ---
 
     def open(self, client: str, version: str, protocol: str) -> KnownSession:
-        """Return a new session, for a client of that name and version that speaks that MCP version."""
+        """Return a new session, for a client with that name, version and MCP version."""
         known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self.offers_reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
@@ -199,28 +199,28 @@ class Sessions:
         return tuple(item.state() for item in self._sessions.values())
 
     def reported(self, identifier: str) -> SessionState | None:
-        """Return the session of that id with its state; None for one that its CLI has most likely left."""
+        """Return the session with that id and its state; None if its CLI has most likely left."""
         session = self._sessions.get(identifier)
         return session.state() if session and not session.is_hidden else None
 
     def get(self, identifier: str) -> KnownSession | None:
-        """Return the session of that id."""
+        """Return the session with that id."""
         session = self._sessions.get(identifier)
         return session.known if session else None
 
     def of_process(self, pid: int) -> KnownSession | None:
-        """Return the session of the process `pid`.  It may be called in any thread."""
+        """Return the session of the process `pid`.  Thread-safe."""
         found = (item.known for item in list(self._sessions.values()))
         return next((known for known in found if known.peer is not None and known.peer.pid == pid), None)
 
     def touch(self, identifier: str) -> None:
-        """Note that a request has come in for the session."""
+        """Note that a request of the session has arrived."""
         session = self._sessions.get(identifier)
         if session is not None and session.stream is None:
             self._reap_later(session)
 
     def close(self, identifier: str) -> None:
-        """End a session, its stream, and the waits for it."""
+        """End a session, its stream, and its background work."""
         session = self._sessions.pop(identifier, None)
         if session is None:
             return
@@ -232,8 +232,8 @@ class Sessions:
     async def end_streams(self, timeout: float, for_good: bool) -> None:
         """End all streams in good order, up to `timeout` seconds; open no more.  The sessions stay.
 
-        `for_good` says that no other process will serve them: each CLI is made to look soon, and to say that it is
-        alone.
+        `for_good` means that no other process will serve them: each CLI is made to reconnect soon, so that it shows
+        that it is alone.
         """
         for session in self._sessions.values():
             session.stop_watching()
@@ -244,7 +244,7 @@ class Sessions:
     # --- Processes ---
 
     def identify(self, identifier: str, connection: Connection) -> None:
-        """Find out, in the background, whose `connection` to that session it is, if that is not known yet."""
+        """Find the process of `connection` to that session in the background, if it is not known yet."""
         session = self._sessions[identifier]
         elsewhere = self._caller_elsewhere(connection)
         if elsewhere is not None:
@@ -256,7 +256,7 @@ class Sessions:
                 session.lookup = self._tasks.start(self._look_up, session)
 
     async def _look_up(self, session: _Session) -> None:
-        """Find the process of `session`, and give `session` up when that has ended."""
+        """Find the process of `session`, and drop `session` when it has ended."""
         while session.connections and session.known.peer is None:
             connection = session.connections.pop(0)
             caller = await in_thread(self._find_caller, connection)
@@ -268,7 +268,7 @@ class Sessions:
         if session.known.peer is None:
             session.lookup = None
         else:
-            # In this task, since another one for each session costs.
+            # In this task, since another one for each session is expensive.
             await self._close_at_end(session, session.known.peer)
 
     def _identified(self, session: _Session, caller: Caller) -> None:
@@ -303,9 +303,9 @@ class Sessions:
         return place is not None and place in self._cut_off
 
     def set_reachable(self, place: str, reachable: bool) -> None:
-        """Note whether a line leads to `place`.
+        """Note whether `place` is connected.
 
-        Without one nothing is heard of its CLIs, which does not mean that they have left.  Once there is one again,
+        While it is not, nothing is received from its CLIs, but they may not have left.  Once it is connected again,
         they have as long to come back as after a restart of this process.
         """
         if reachable != (place in self._cut_off):
@@ -328,10 +328,10 @@ class Sessions:
             session.hider.cancel()
             session.hider = None
 
-    # --- What goes out ---
+    # --- Notifications ---
 
     def set_context(self, identifier: str, notification: bytes) -> None:
-        """Make `notification` the context of a session, if there is one; each of its streams is sent it once."""
+        """Make `notification` the context of a session, if it exists; each of its streams is sent it once."""
         session = self._sessions.get(identifier)
         if session is not None and session.context != notification:
             session.context = notification
@@ -339,7 +339,7 @@ class Sessions:
                 session.stream.wake.set()
 
     def post(self, session: str, notification: Iterable[bytes], key: str | None = None) -> bool:
-        """Send `notification` on the stream of `session`, now or when it opens; False when there is no such session.
+        """Send `notification` on the stream of `session`, now or when it opens; False if there is no such session.
 
         It is iterated over for each stream on which it is sent.
         """
@@ -352,7 +352,7 @@ class Sessions:
         return True
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send the notification posted under `key`, if it has not gone out."""
+        """Do not send the notification posted under `key`, if it was not sent yet."""
         found = self._sessions.get(session)
         if found is not None:
             found.unsent = [item for item in found.unsent if item.key != key]
@@ -366,14 +366,14 @@ class Sessions:
         send: Send,
         last_received: str | None = None,
     ) -> bool:
-        """Serve one GET of the session until either side ends it; False when it was cut because nothing was taken.
+        """Serve one GET of the session until either side ends it; return False if it was cut as the CLI read nothing.
 
-        `last_received` is the key of the notification that the CLI has received last, perhaps from an earlier process.
+        `last_received` is the key of the last notification that the CLI has received, perhaps from an earlier process.
         `when_lost(function)` makes the server call `function` when the connection is lost.  `send` returns once the
-        operating system has taken the whole message.
+        operating system has accepted the whole message.
 
-        The body is delimited by the end of the connection, see `ide.server`.  A second GET takes the place of the
-        first: it means that the CLI has lost that one, whether or not this side has noticed.
+        The body is delimited by the end of the connection, see `ide.server`.  A second GET replaces the first: it means
+        that the CLI has lost that one, whether or not this side has noticed.
         """
         session = self._sessions[identifier]
         if session.stream is not None:
@@ -404,7 +404,7 @@ class Sessions:
                     self._changed(session.state())
 
     async def _pump(self, session: _Session, stream: Stream, send: Send) -> None:
-        # It goes out with what follows, and so waits for nothing.
+        # It is sent with the following data, so it does not wait.
         await send(_start(session.known.id))
         await stream.send(send, [_retry(RETRY_MS)])
         while not (stream.ended or stream.lost):
@@ -425,7 +425,7 @@ class Sessions:
 
     async def _send_posted(self, session: _Session, stream: Stream, send: Send, posted: _Posted) -> None:
         await stream.send(send, event(posted.notification, posted.key))
-        # A send on a connection that has just been lost says nothing.
+        # A send on a connection that was just lost reports nothing.
         for _ in range(LOSS_TURNS):
             await anyio.sleep(0)
         if stream.lost or posted not in session.unsent:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
 PIECE_BYTES = 256 * 1024
-"""A CLI that accepts less than this within the time limit for a stalled stream is not reading."""
+"""A CLI that reads fewer bytes than this within the time limit for a stalled stream counts as not reading."""
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Stream:
     """One open GET, served within `scope`.
 
     `context` is the one sent last.  `is_silent`: a sign of life is due.  `sending_since` is the time of the event loop
-    at which the piece was begun that is being sent, None between pieces.
+    at which sending the current piece began, None between pieces.
     """
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -39,13 +39,13 @@ class Stream:
         self.wake.set()
 
     def end(self, last_words: bytes = b"") -> None:
-        """Let the task that serves this stream finish; `last_words` go out before."""
+        """Let the task that serves this stream finish after it has sent `last_words`."""
         self.ended = True
         self.last_words = last_words
         self.wake.set()
 
     async def send(self, send: Send, pieces: Iterable[bytes], more: bool = True) -> None:
-        """Send `pieces`, the last ones of the answer without `more`, and wait until all are accepted."""
+        """Send `pieces`, the last ones of the answer unless `more`, and wait until all are accepted."""
         for piece in pieces:
             self.sending_since = anyio.current_time()
             await send({"type": "http.response.body", "body": piece, "more_body": more})
@@ -87,8 +87,8 @@ class OpenStreams:
     async def watch(self) -> None:
         """Send signs of life on silent streams, and cut those whose client reads nothing.
 
-        All at the same moments, without a timer for each.  A stream is cut when one piece takes too long, however long
-        the whole is.
+        All at the same moments, without a timer for each.  A stream is cut if one piece takes too long, regardless of
+        the length of the whole.
         """
         period = min(self._keep_alive_s, self._stall_s)
         while True:

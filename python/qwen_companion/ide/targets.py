@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which files can be given a new text in a review.  Nothing here is for the event loop: it asks the disk."""
+"""The files that can get a new text in a review.  All functions block on disk I/O: not for the event loop."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from qwen_companion.ide.context import ResolvedPath
 _PIECE_BYTES = 64 * 1024
 _UTF16_AND_32_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _NO_TEXT = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-"""Control characters that no text in any 8-bit encoding holds; an escape may be one of ISO 2022."""
+"""Control characters that occur in no text in an 8-bit encoding; an escape may be one of ISO 2022."""
 
 
 class TargetError(CompanionError):
-    """A file cannot be reviewed; the text tells the CLI, and its user, what to do about it."""
+    """A file cannot be reviewed; the message tells the CLI, and its user, what to do."""
 
 
 def check_target(path: str, roots: Sequence[str] | None) -> None:
     """Check that `path`, absolute, can be given a new text in a review.
 
-    `roots` are the directories it has to lie in, by its name or really; None for anywhere.  A file that is not there
-    yet is fine, and so are directories that are not.
+    It has to be in one of the directories `roots`, by its name or its true name; None for anywhere.  The file and
+    directories above it need not exist.
 
-    :raises TargetError: when it cannot
+    :raises TargetError: if it cannot
     """
     if roots is not None:
         _check_place(path, roots)
@@ -61,8 +61,7 @@ def _check_place(path: str, roots: Sequence[str]) -> None:
             "decide in the terminal instead."
         )
     real = os.path.realpath(path)
-    # By its name a link in a root belongs to it, and Emacs shows where it leads; not so a name that leads out of it
-    # again.
+    # A link in a root belongs to it by its name, and Emacs shows its target; but not a name that leads out of the root.
     place = ResolvedPath(path if os.path.normpath(path) == path else real, real)
     if not any(place.is_below(ResolvedPath.of(root)) for root in roots):
         raise TargetError(

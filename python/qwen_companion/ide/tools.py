@@ -19,7 +19,7 @@ from qwen_companion.tasks import Tasks
 from qwen_companion.threads import in_thread
 
 OPEN_S = 1.0
-"""How long `openDiff` waits to hear whether Emacs shows the review, in seconds.  A busy Emacs shows it later."""
+"""Seconds that `openDiff` waits for Emacs to show the review.  A busy Emacs shows it later."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,23 @@ class Editor(Protocol):
     async def open_review(self, proposal: Proposal, client: str, text: str) -> str | None:
         """Show `text` as soon as Emacs can; return the reason if it refuses, or None.
 
-        :raises EmacsUnavailableError: when Emacs does not answer
+        :raises EmacsUnavailableError: if Emacs does not answer
         """
         ...
 
     async def close_review(self, proposal: Proposal) -> str | None:
-        """End the review; return its present text, None when it was not open.
+        """End the review; return its present text, None if it was not open.
 
-        :raises EmacsUnavailableError: when Emacs does not answer
+        :raises EmacsUnavailableError: if Emacs does not answer
         """
         ...
 
     def abandon(self, proposal: Proposal, reason: str | None = None) -> None:
-        """Tell Emacs that nobody waits for `proposal` any more, for `reason`; if it is decided, `settled` follows."""
+        """Tell Emacs that `proposal` is abandoned, for `reason`; if it was decided, `settled` follows."""
         ...
 
     def settled(self, identifier: str) -> None:
-        """Tell Emacs that it need not keep the decision on that proposal any more."""
+        """Tell Emacs to drop the decision on that proposal."""
         ...
 
     def released(self, proposal: Proposal, reason: str, answerable: bool) -> None:
@@ -60,19 +60,19 @@ class Editor(Protocol):
         ...
 
     def written(self, proposal: Proposal, exactly: bool) -> None:
-        """Tell Emacs that the CLI has written what the user accepted of `proposal`, `exactly` or another text."""
+        """Tell Emacs that the CLI has written the accepted text of `proposal`, `exactly` or a different one."""
         ...
 
     def warn(self, text: str) -> None:
-        """Tell the user `text`."""
+        """Show the user the message `text`."""
         ...
 
     async def type_key(self, proposal: Proposal, key: str, prompt: str | None = None) -> bool:
-        """Have `key` typed into the terminal of the CLI of `proposal`; return whether it is one of Emacs.
+        """Type `key` into the terminal of the CLI of `proposal`; return whether that is a terminal of Emacs.
 
         The `prompt` is sent there once the turn is over.
 
-        :raises EmacsUnavailableError: when Emacs does not answer
+        :raises EmacsUnavailableError: if Emacs does not answer
         """
         ...
 
@@ -89,23 +89,23 @@ class Editor(Protocol):
 
 
 class SessionNotifier(Protocol):
-    """The sessions as the tools need them: they keep notifications until these have gone out."""
+    """The sessions as the tools need them: they keep notifications until these are sent."""
 
     def post(self, session: str, notification: Iterable[bytes], key: str | None = None) -> bool:
-        """Send `notification`, in pieces, now or when the stream opens; False when there is no such session."""
+        """Send `notification`, in pieces, now or when the stream opens; return False if there is no such session."""
         ...
 
     def withdraw(self, session: str, key: str) -> None:
-        """Do not send the notification posted under `key`, if it has not gone out."""
+        """Do not send the notification posted under `key`, if it was not sent yet."""
         ...
 
 
 class ArgumentError(Exception):
-    """Invalid arguments of a tool; the text tells the caller what to change."""
+    """Invalid arguments of a tool; the message tells the caller what to change."""
 
 
 class _Opening:
-    """A review that Emacs is asked to open; `refusal` counts once `answered`."""
+    """A review that Emacs should open; `refusal` is valid once `answered`."""
 
     def __init__(self) -> None:
         self.answered = anyio.Event()
@@ -141,7 +141,7 @@ class DiffTools:
         self._tasks = Tasks()
 
     async def run(self) -> None:
-        """Have reviews opened, until cancelled."""
+        """Open reviews, until cancelled."""
         await self._tasks.run()
 
     async def call(
@@ -169,7 +169,7 @@ class DiffTools:
         return ToolResult(f"There is no tool {name}. Use {OPEN_DIFF} or {CLOSE_DIFF}.", is_error=True)
 
     def waiting(self) -> Sequence[Proposal]:
-        """Return the proposals on which the user has not decided."""
+        """Return the proposals that the user has not decided."""
         return self._proposals.waiting()
 
     def was_shown(self, session: str, path: str) -> bool:
@@ -177,7 +177,7 @@ class DiffTools:
         return self._proposals.was_shown(session, path)
 
     def decide(self, identifier: str, decision: Decision) -> None:
-        """Send the decision of the user to the CLI, unless the proposal has ended before."""
+        """Send the user's decision to the CLI, unless the proposal has ended."""
         proposal = self._proposals.decide(identifier, decision)
         if proposal is None:
             if self._proposals.get(identifier) is None:
@@ -191,12 +191,12 @@ class DiffTools:
             self._abandon(proposal)
 
     def went_out(self, identifier: str) -> None:
-        """Note that the decision has been handed to the CLI's stream, by this process or one before it."""
+        """Note that the decision was passed to the CLI's stream, by this process or an earlier one."""
         if self._proposals.drop(identifier) is not None:
             self._editor.settled(identifier)
 
     def session_gone(self, session: str) -> None:
-        """End the proposals of `session`, whose CLI has gone."""
+        """End the proposals of `session`, whose CLI has ended."""
         for proposal in self._proposals.end_session(session):
             self._abandon(proposal)
 
@@ -208,22 +208,22 @@ class DiffTools:
     async def _open(self, session: str, client: str, path: str, content: str) -> ToolResult:
         proposal, replaced = self._proposals.begin(session, path, content)
         if proposal.decision is not None:
-            # The user has decided on this very text, and that is on its way.
+            # The user has decided about this very text, and the decision is being sent.
             return ToolResult()
         if replaced is not None:
-            # The CLI matches an outcome by path: the old one would be taken for the new one's.  Emacs sees from the
-            # new proposal that what it decided on the old one is void.
+            # The CLI matches an outcome by path: it would mistake the old one for that of the new proposal.  By the new
+            # proposal Emacs sees that the decision on the old one is void.
             self._notifier.withdraw(session, replaced.id)
         opening = _Opening()
         self._tasks.start(self._show, opening, proposal, client, content)
         with anyio.move_on_after(self._patience):
             await opening.answered.wait()
-        # A busy Emacs has it queued.  If it refuses then, the CLI cannot be told any more, and asks in its terminal.
+        # A busy Emacs has queued it.  If it refuses later, the CLI cannot be told, and asks in its terminal.
         refusal = opening.refusal if opening.answered.is_set() else None
         return ToolResult() if refusal is None else ToolResult(refusal, is_error=True)
 
     async def _show(self, opening: _Opening, proposal: Proposal, client: str, content: str) -> None:
-        """Have the review of `opening` opened; forget `proposal` if it is not."""
+        """Open the review of `opening`; forget `proposal` if that fails."""
         try:
             opening.refusal = await self._editor.open_review(proposal, client, content)
         except EmacsUnavailableError as error:
@@ -246,7 +246,7 @@ class DiffTools:
             content = await self._editor.close_review(proposal)
         except EmacsUnavailableError as error:
             if decision is None:
-                # Not null, which would say that the user has changed nothing.
+                # Not null, which would mean that the user has changed nothing.
                 return ToolResult(f"The text of the review is not known: {error}.", is_error=True)
             content = decision.content
         if not suppress:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The answer of a tool as text for a model.
 
-What was written by somebody else is marked: each line of it has a number or a bar in front, so that nothing in it can
-pass for something that Emacs says.
+Text of others is marked: each of its lines begins with a number or a bar, so that none of it can look like a statement
+of Emacs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from qwen_companion.domain import ToolItem
 
 MAX_BYTES = 24_000
-"""Longest answer.  A model pays for each byte, with each request of the rest of its conversation."""
+"""Longest answer.  Each request of the rest of the conversation contains it again."""
 
 _MAX_LINE = 500
 
@@ -28,8 +28,8 @@ def render(
 ) -> str:
     """Return `items` as text; `more` of them were not sent by Emacs, and `left_out` others are hidden.
 
-    `hidden` are the paths that are not shown, each with the rule; `shown_as` the shown names of other paths.  `offset`,
-    None where the answer is no list, tells how many items are skipped; then up to `limit` are shown.
+    `hidden` are the paths that are not shown, each with the rule; `shown_as` the shown names of other paths.  `offset`
+    is the number of items to skip, None if the answer is no list; then up to `limit` are shown.
     """
     allowed = [item for item in items if item.path not in hidden]
     left_out += len(items) - len(allowed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Checking the arguments of a tool call, with errors that tell a model what to do instead."""
+"""Check the arguments of a tool call; errors tell the model what to do instead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Value = str | int | bool
 
 
 class ToolError(CompanionError):
-    """A tool cannot be called in that way, or has no answer; the text tells the model what to do about it."""
+    """A tool cannot be called in that way, or has no answer; the message tells the model what to do."""
 
 
 def arguments_of(tool: ToolDefinition) -> tuple[ToolArgument, ...]:
@@ -51,9 +51,9 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def check_arguments(tool: ToolDefinition, given: Mapping[str, object]) -> dict[str, Value]:
-    """Return the arguments `given` to `tool`, each as its kind.
+    """Return the arguments `given` to `tool`, each converted to its kind.
 
-    :raises ToolError: for one of another kind, and for one too many or too few
+    :raises ToolError: if one has another kind, is unknown, or is missing
     """
     known = {argument.name: argument for argument in arguments_of(tool)}
     unknown = [name for name in given if name not in known]

@@ -168,7 +168,7 @@ class Tools:
     async def ask_unasked(self, name: str, values: Mapping[str, Value], peer: Peer | None, wait_s: float) -> str | None:
         """Return the report that Emacs adds for the CLI in the process `peer`, within `wait_s` seconds; None for none.
 
-        A `path` in `values` is a file that it is about.
+        A `path` in `values` is the file of the report.
         """
         access = await in_thread(self._access, peer)
         if access is None or access.trusted is False:
@@ -183,7 +183,7 @@ class Tools:
         except ToolError:
             return None
         hidden, shown_as = await in_thread(_judge, answer.items, access)
-        # Unasked reports do not mention what is left out.
+        # Unasked reports do not mention hidden items.
         items = [item for item in answer.items if item.path not in hidden]
         return render(items, 0, 0, {}, shown_as, None, len(items)) if items else None
 
@@ -207,7 +207,7 @@ class Tools:
 
 
 def _where_it_runs(answer: ToolAnswer, access: Access) -> ToolAnswer:
-    """Return `answer` with names as the CLI knows them, without what is about files of other places."""
+    """Return `answer` with names as the CLI knows them, without items about files on other machines."""
     items = tuple(
         replace(
             item,
@@ -229,7 +229,7 @@ def _request(name: str, arguments: Mapping[str, object]) -> str:
 def _resolve(path: str, access: Access) -> str:
     """Return the absolute name of the file that a model calls `path`.  Blocks on disk I/O.
 
-    :raises ToolError: when the file is hidden from it
+    :raises ToolError: if the file is hidden from it
     """
     try:
         file_name(path, "/")
@@ -261,7 +261,7 @@ def _first(directories: list[str]) -> str:
 
 
 def _suggestion(path: str, access: Access, directories: list[str]) -> str:
-    """Return better names for the error: the open files of the same name, or where relative names begin."""
+    """Return better names for the error: the open files of the same name, or the directories for relative names."""
     base = os.path.basename(path)
     open_files = [name for name in access.exposures if os.path.basename(name) == base]
     allowed = [name for name, rule in access.rules(open_files).items() if rule is None]
@@ -278,6 +278,6 @@ def _judge(items: Iterable[ToolItem], access: Access) -> tuple[dict[str, str], d
 
 
 def _short(path: str, access: Access) -> str:
-    """Return `path`, relative where the CLI works, fit for one line."""
+    """Return `path`, relative to the directory of the CLI if possible, sanitised for one line."""
     start = (access.directory or "").rstrip("/") + "/"
     return printable(path[len(start) :] if len(start) > 1 and path.startswith(start) else path)

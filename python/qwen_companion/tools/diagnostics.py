@@ -47,7 +47,7 @@ class Diagnostics:
     """Listens to hooks.  Call its methods on the event loop."""
 
     def __init__(self, tools: Tools, edit_begins: Callable[[Peer, str], Awaitable[bool]]) -> None:
-        """`edit_begins` tells Emacs of a file that the CLI in a process is about to change.
+        """`edit_begins` tells Emacs that the CLI in a process is about to change a file.
 
         It returns whether Emacs has a checker for that file, and raises EmacsUnavailableError.
         """
@@ -57,7 +57,7 @@ class Diagnostics:
         self._tools = tools
         self._edit_begins = edit_begins
         self._unchecked: set[tuple[str | None, str]] = set()
-        """Files at places that are being edited and have no checker: no wait for one after the edit."""
+        """Remote files that are being edited and have no checker: nothing waits for one after the edit."""
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:

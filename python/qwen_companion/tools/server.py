@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The endpoint of the tools, an MCP server of its own beside that for the IDE.
+"""The endpoint of the tools, an MCP server beside that for the IDE.
 
-It keeps no session that could be lost: the id that it hands out only tells the calls of one CLI from those of another,
-so that a call can be cancelled and its process is looked for once.  Any id is taken, those of an earlier process too.
+It has no session that could be lost.  The id that it gives to a CLI only distinguishes the calls of CLIs, so that a
+call can be cancelled and its process is looked up once.  Any id is accepted, including those of an earlier process.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ToolServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["method"] != "POST":
-            # There is no stream to open by GET and nothing to DELETE.
+            # There is no stream for GET, and no session for DELETE.
             await refuse(send, 405, "Method Not Allowed", headers=[(b"allow", b"POST")])
             return
         try:
@@ -100,7 +100,7 @@ class ToolServer:
         await reply(send, 200, json.dumps(response).encode("ascii"), headers)
 
     def _cancel(self, session: str, message: JsonObject) -> None:
-        """Do not answer the cancelled call: the CLI would take an answer for the end of the server."""
+        """Leave the cancelled call unanswered: the CLI would mistake an answer for the end of the server."""
         request = _hashable(as_object(message.get("params")).get("requestId"))
         exchange = self._exchanges.get((session, request))
         if exchange is not None:
@@ -119,10 +119,10 @@ class ToolServer:
 
 
 def _message(data: bytes) -> JsonObject | None:
-    """Return the JSON-RPC message in `data`, None where there is none."""
+    """Return the JSON-RPC message in `data`, None without one."""
     message = read_object(data)
     try:
-        # Half of a character, which no answer could repeat.
+        # Half a surrogate pair, which no answer could repeat.
         json.dumps(message, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tell what turns and conversations have used, and end a turn that has used too much.
+"""Report the tokens used by turns and conversations, and end a turn that has used too many.
 
-A CLI writes of a request some ms after its answer, of the last one of a turn even after its hook Stop.  One way alone
-stops a turn (0.21.10, 0.23.4, 0.24.4): to keep the results of its tools from the model, by the hook that comes before
-they are sent.  The model then reads that they were not recorded, so it is told the truth with the next prompt.
+A CLI records a request some ms after its answer, and the last one of a turn even after its hook Stop.  There is only
+one way to stop a turn (0.21.10, 0.23.4, 0.24.4): the hook before the results of its tools are sent can withhold them.
+The model then reads that they were not recorded, so the next prompt corrects that.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Meter:
         read_there: Callable[[str, str, int], Awaitable[bytes]],
         settle_s: float = SETTLE_S,
     ) -> None:
-        """`spent` is called with the usage so far of a conversation's turn with a start time.
+        """`spent` is called with the usage so far of the turn of a conversation that began at a time.
 
-        `changed` is called when `total` may return another value.  `read_there` returns a piece of a file at a place.
+        `changed` is called when `total` may return another value.  `read_there` returns a piece of a remote file.
         """
         self.limit: int | None = None
-        """Most tokens a turn may use, None for any number."""
+        """Most tokens of a turn, None for no limit."""
         self._spent = spent
         self._changed = changed
         self._read_there = read_there
@@ -73,7 +73,7 @@ class Meter:
         self._reported: dict[int, tuple[int, tuple[Usage, ...]]] = {}
         """The last reported usage of each process's turn, with the start of the turn."""
         self._delays: dict[int, int] = {}
-        """The lag of the clock of each process at another place, in ms."""
+        """The lag of the clock of each remote process, in ms."""
         self._rounds: Counter[int] = Counter()
         """Least number of answered requests in each process's turn."""
         self._stopped: set[str] = set()
@@ -93,7 +93,7 @@ class Meter:
         return event.session_id in self._stopped if event.begins_turn else self.limit is not None
 
     async def hear(self, report: Report) -> Words | None:
-        """Handle `report`; return the end of the turn, or what the model is told of that, or None."""
+        """Handle `report`; return the end of the turn, or a note for the model about the last end, or None."""
         event, pid = report.event, report.peer.pid
         if event.agent_id is not None or not is_transcript(event.transcript_path):
             return None
@@ -111,8 +111,8 @@ class Meter:
             await anyio.sleep(self._settle_s)
         used = await self._read(report.peer, event)
         if last is not None and last[0] is not None:
-            # Its last request may have been written since; where hooks are handled late, requests of this turn have
-            # been taken for its.
+            # Its last request may have been recorded since.  If hooks are handled late, requests of this turn have been
+            # counted for it.
             until = self._began[pid] - self._delays[pid]
             self._report(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
         if (began := self._began.get(pid)) is not None:
@@ -129,14 +129,14 @@ class Meter:
         return None
 
     def _report(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
-        """Report the usage of the turn that `began` at some time, if it has changed since the last report."""
+        """Report the usage of the turn that began at `began`, if it has changed since the last report."""
         reported = self._reported.get(peer.pid, (began, ()))
         if (began, usages) != reported and (usages or reported[0] == began):
             self._reported[peer.pid] = began, usages
             self._spent(peer.conversation(event.session_id), began, usages)
 
     async def _read(self, peer: Peer, event: Event) -> tuple[Usage, ...]:
-        """Read the transcript that `event` of the process `peer` names; return what the turn has used."""
+        """Read the transcript named in `event` of the process `peer`; return the usage of the turn."""
         pid = peer.pid
         path, transcript = self._transcripts.get(pid, ("", None))
         if transcript is None or path != event.transcript_path:

@@ -19,17 +19,17 @@ MOST = 200
 """Most conversations to return."""
 
 _LINES = 20
-"""Number of lines of a recording in which the first prompt is searched."""
+"""Most lines of a recording that are searched for the first prompt."""
 
 _LINE_BYTES = 64 * 1024
-"""Bytes of a line that are read; a longer one, with an image, is ignored."""
+"""Most bytes of a line; a longer one, with an image, is ignored."""
 
 _PROMPT = 120
-"""Characters of a prompt that are returned."""
+"""Most characters of a prompt that are returned."""
 
 
 def recorded_sessions(environ: Mapping[str, str], directory: str) -> list[RecordedSession]:
-    """Return the conversations that were recorded in `directory`, the newest first; wait for the disk."""
+    """Return the conversations that were recorded in `directory`, the newest first.  Blocks on disk I/O."""
     try:
         with os.scandir(recordings(environ, directory)) as entries:
             files = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".jsonl")]
@@ -46,11 +46,11 @@ def recordings(environ: Mapping[str, str], directory: str) -> str:
 
 
 def move_recording(environ: Mapping[str, str], session: str, directory: str, other: str) -> None:
-    """Let a CLI in the directory `other` go on with `session`, recorded in `directory`; wait for the disk.
+    """Make `session`, recorded in `directory`, available to a CLI in the directory `other`.  Blocks on disk I/O.
 
     A CLI finds only conversations of its own directory, which each line names (0.24.4).
 
-    :raises OSError: when that fails; the recording is then as it was
+    :raises OSError: if that fails; then the recording is unchanged
     """
     path = os.path.join(recordings(environ, directory), f"{session}.jsonl")
     place = os.path.join(recordings(environ, other), f"{session}.jsonl")

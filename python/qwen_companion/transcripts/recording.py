@@ -18,7 +18,7 @@ _MOST_BYTES = 256 << 20
 """Most bytes to read at once, in 0.2 s; the rest follows next time."""
 
 _MOST_BYTES_THERE = 16 << 20
-"""The same for a file at another place, over a shared line."""
+"""The same for a remote file, over a shared line."""
 
 
 class Recording:
@@ -28,7 +28,7 @@ class Recording:
     """
 
     longest_line = 64 * 1024
-    """Longest line to handle, in bytes: requests and rewinds have some hundred."""
+    """Longest line to handle, in bytes: requests and rewinds have a few hundred."""
 
     def __init__(self, path: str, tail: int | None = None) -> None:
         """Follow the file `path`, which need not exist yet; with `tail` from that many bytes before its end."""
@@ -42,7 +42,7 @@ class Recording:
                 self._skips = self._offset > 0
 
     def begin_anew(self) -> None:
-        """Forget what was read: the file is another one, or shorter."""
+        """Forget the lines that were read: the file is another one, or shorter."""
         raise NotImplementedError
 
     def feed(self, line: bytes) -> None:
@@ -63,7 +63,7 @@ class Recording:
     def read(self) -> None:
         """Read the bytes appended since the last call; do nothing without the file."""
         with suppress(OSError):
-            # Follow no link, and wait for no pipe.
+            # Follow no link, and do not block on a pipe.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 found = os.fstat(descriptor)
@@ -79,7 +79,7 @@ class Recording:
                 os.close(descriptor)
 
     async def read_there(self, read: Callable[[str, int], Awaitable[bytes]]) -> None:
-        """Read a file at another place as `read` does; its `read` argument returns a piece from an offset on."""
+        """Read a remote file as `read` does; the argument `read` returns a piece from an offset on."""
         end = self._offset + _MOST_BYTES_THERE
         while self._offset < end and (data := await read(self.path, self._offset)):
             self._offset += len(data)

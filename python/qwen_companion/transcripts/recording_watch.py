@@ -46,11 +46,11 @@ class RecordingWatch:
         self._stirred.set()
 
     def forget(self, recording: Recording) -> None:
-        """Follow `recording` no longer."""
+        """Stop following `recording`."""
         self._followed.discard(recording)
 
     def _changed(self, paths: Collection[bytes] | None) -> None:
-        # A directory above may have been made.
+        # A directory above it may have been created.
         self._grown |= {
             each
             for each in self._followed

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Detect in transcripts that a CLI, or a daemon for another client, has rewound a conversation; no hook reports it.
+"""Detect rewinds in transcripts, by a CLI itself or by a daemon for another client; no hook reports them.
 
 Only an idle CLI can rewind, so transcripts are followed from the end of a turn to the next prompt.  If the system does
-not report changes, the next hook shows the rewind.
+not report changes, the rewind is found at the next hook.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST = 50
 """Most transcripts to follow, the latest ones."""
 
 _START_BYTES = 600
-"""The beginning of a line, in bytes, that has its names and its time."""
+"""The beginning of a line, in bytes, that contains its names and its time."""
 
 _NAMES = re.compile(rb'"(uuid|parentUuid|timestamp)":"([^"\\]*)"')
 _PROMPT = b'"type":"user"'
@@ -56,7 +56,7 @@ class _Rewinds(Recording):
         self._last: tuple[bytes, bytes] = b"", b""
         """Name and time of the last line."""
         self._before_prompts: dict[bytes, bytes] = {}
-        """The time of the line that each prompt follows, by its name."""
+        """The time of the line before each prompt, by the name of the prompt."""
 
     def feed(self, line: bytes) -> None:
         start = line[:_START_BYTES]
@@ -72,7 +72,7 @@ class _Rewinds(Recording):
         kept, time = entry.get("parentUuid"), milliseconds(entry.get("timestamp"))
         if (entry.get("type"), entry.get("subtype")) != ("system", "rewind") or time is None:
             return
-        # The prompt to before which it was rewound follows what is kept; nothing is kept before the first one.
+        # The prompt to which it was rewound follows the last kept line; without kept lines it was the first prompt.
         since = 0 if kept is None else milliseconds(self._before_prompts.get(str(kept).encode(), b"").decode())
         if since is not None:
             self._found.append(CliRewind(self._session, self._directory, since, time))
@@ -87,7 +87,7 @@ class RewindWatch:
     """Listens to hooks and chats.  Call its methods on the event loop."""
 
     def __init__(self, environ: Mapping[str, str], rewound: Callable[[CliRewind], Awaitable[None]]) -> None:
-        """Call `rewound` for each rewind in a transcript, also for past ones at the first reading."""
+        """Call `rewound` for each rewind in a transcript; when it is first read, also for past ones."""
         self._environ = environ
         self._rewound = rewound
         self._tasks: TaskGroup | None = None
@@ -104,7 +104,7 @@ class RewindWatch:
         finally:
             self._tasks = None
 
-    # --- Who is idle ---
+    # --- Idle CLIs ---
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -116,7 +116,7 @@ class RewindWatch:
         return False
 
     async def hear(self, report: Report) -> None:
-        """Handle the hook of a CLI that begins or ends a turn."""
+        """Handle a hook at the beginning or end of a CLI's turn."""
         event = report.event
         if event.agent_id is None and event.session_id and is_transcript(event.transcript_path):
             self._pids[event.session_id] = report.peer.pid
@@ -155,6 +155,6 @@ class RewindWatch:
         await self._watch.read(followed)
 
     def _report(self, rewind: CliRewind) -> None:
-        # A rewind read after the end of a CLI may be ours.
+        # A rewind that is read after the end of a CLI may be ours.
         if self._tasks is not None and rewind.session in self._followed:
             self._tasks.start_soon(partial(contained, self._rewound, rewind))

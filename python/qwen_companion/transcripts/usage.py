@@ -109,5 +109,5 @@ def _summed(totals: dict[str, Usage], usages: Iterable[Usage]) -> dict[str, Usag
 
 
 def tokens(usages: Iterable[Usage]) -> int:
-    """Return the number of tokens in `usages`, those that came from a cache too."""
+    """Return the number of tokens in `usages`, including those from a cache."""
     return sum(usage.input + usage.output for usage in usages)
