@@ -442,7 +442,7 @@ With TURN, go to lines of TURN only."
   (qwen-companion-blame-next (or count 1) (qwen-companion-blame--turn-at-point)))
 
 (defun qwen-companion-blame-previous-of-turn (&optional count)
-  "Go to the previous lines of this line's turn, or back by COUNT."
+  "Go to the COUNTth previous lines written by the turn of this line."
   (interactive "p" qwen-companion-blame-mode)
   (qwen-companion-blame-next-of-turn (- (or count 1))))
 
@@ -453,7 +453,7 @@ With TURN, go to lines of TURN only."
       (user-error "No agent has written this line")))
 
 (defun qwen-companion-blame-show-turn ()
-  "Show the turn that wrote the line at point, or wrote it before you."
+  "Show the turn that wrote the line at point, or its version before your edit."
   (interactive nil qwen-companion-blame-mode)
   (qwen-companion-changes-show-turn (qwen-companion-blame--turn-at-point)
                                     (qwen-companion-blame--path)))

@@ -154,7 +154,7 @@ before LINE.  Spans that are SEEN are not marked."
               (overlays-in (point-min) (point-max))))))
 
 (defun qwen-companion-changes-signs--mark (turn deleted)
-  "Mark the line at point as one of TURN, or DELETED lines before it."
+  "Mark the line at point as written by TURN; with DELETED, lines deleted above it."
   (let ((overlay (make-overlay (point) (point)))
         (face (cond ((and deleted (facep 'diff-hl-delete)) 'diff-hl-delete)
                     (deleted 'qwen-companion-changes-sign-deleted)

@@ -121,7 +121,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
                            (min (line-end-position) (1+ (line-beginning-position)))
                            (line-end-position)))))
           (unless (file-exists-p path)
-            (qwen-companion-header-error "%s is not there any more; \\[qwen-companion-changes-undo] undoes a deletion"
+            (qwen-companion-header-error "%s no longer exists; \\[qwen-companion-changes-undo] undoes a deletion"
                         (qwen-companion-untrusted-path path)))
           (pop-to-buffer (find-file-noselect path))
           (when line
@@ -334,7 +334,7 @@ PATH nil stands for any file."
     (when (qwen-companion-undo-step-binary step)
       (user-error "%s is a binary file" (qwen-companion-untrusted-path path)))
     (unless (file-exists-p path)
-      (qwen-companion-header-error "%s is not there any more; \\[qwen-companion-changes-undo] undoes a deletion"
+      (qwen-companion-header-error "%s no longer exists; \\[qwen-companion-changes-undo] undoes a deletion"
                                    (qwen-companion-untrusted-path path)))
     (let* ((current (find-file-noselect path))
            (before (qwen-companion-compare-side

@@ -159,7 +159,7 @@ resume the conversation from before that."
       (qwen-companion-rewind--rewind (qwen-companion-rewind--target-of turn) part))))
 
 (defun qwen-companion-rewind--rewind (target part)
-  "Rewind to before TARGET after a question.
+  "Rewind to before TARGET, after confirmation.
 PART is as for `qwen-companion-rewind'."
   (let* ((turns (qwen-companion-rewind--ended-turns target part))
          (files (mapcan (lambda (turn) (copy-sequence (qwen-companion-turn-files turn))) turns))

@@ -516,7 +516,7 @@ the workspace."
       warning)))
 
 (defun qwen-companion-proposal--begin (proposal payload)
-  "Begin the life of PROPOSAL with the text in PAYLOAD.
+  "Set up PROPOSAL with the text in PAYLOAD.
 Run `qwen-companion-proposal-begun-functions'."
   (let ((origin (qwen-companion-proposal-read-file proposal)))
     (setf (qwen-companion-proposal-origin proposal) origin

@@ -251,9 +251,9 @@ Each of PLACES is (FILE . LINE); its text is that line."
 
 ;;; Questions
 
-(defun qwen-companion-tools-read--ask-server (method more take finish)
+(defun qwen-companion-tools-read--ask-server (method more select finish)
   "Ask the server of the current buffer METHOD about point, with MORE parameters.
-TAKE is called with the objects in its answer and returns those to use.
+SELECT is called with the objects in its answer and returns those to use.
 FINISH is called with a function that returns their locations as items of
 an answer, or signals why there is no answer."
   (qwen-companion-servers-ask
@@ -262,7 +262,7 @@ an answer, or signals why there is no answer."
      (condition-case nil
          (qwen-companion-tools-read--with-lines
           (mapcar #'qwen-companion-servers-location
-                  (funcall take (qwen-companion-servers-list (funcall result))))
+                  (funcall select (qwen-companion-servers-list (funcall result))))
           (lambda (places) (funcall finish (lambda () places))))
        (user-error (funcall finish result))))))
 
@@ -314,9 +314,9 @@ identifier.  WHAT is a noun for what is sought."
           (goto-char position)
           (funcall function answer))))))
 
-(defun qwen-companion-tools-read--ask-names (path name take question what)
+(defun qwen-companion-tools-read--ask-names (path name select question what)
   "Ask all servers and backends of the project about NAME; return an answer.
-With PATH, ask only those for such files.  TAKE is called with the symbols
+With PATH, ask only those for such files.  SELECT is called with the symbols
 in a language server's answer and returns those to use.  For another
 backend of xref, call the function QUESTION with the backend and NAME.
 WHAT is a noun for what is sought."
@@ -337,7 +337,7 @@ WHAT is a noun for what is sought."
                                               (nreverse found)))))))
             (if (qwen-companion-tools-read--server)
                 (qwen-companion-tools-read--ask-server
-                 :workspace/symbol (list :query name) take finish)
+                 :workspace/symbol (list :query name) select finish)
               (let ((places (condition-case err
                                 (qwen-companion-tools-read--places
                                  (funcall question backend name))

@@ -167,7 +167,7 @@ class HookHandler:
         return has_ended
 
     async def accept(self, call: HookCall) -> PendingReply:
-        """Begin to handle `call`; return a function that waits for its reply.  Only then pass the next call.
+        """Begin to handle `call`; return a function that waits for its reply.  Pass the next call after this returns.
 
         :raises ValueError: if a call before an edit does not report one
         """

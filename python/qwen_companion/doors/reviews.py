@@ -341,7 +341,7 @@ class HookReviews(HeldCalls[_Held]):
                 self._end(held, "it was answered in the terminal")
 
     def awaits(self, pid: int, event: events.PostToolUse) -> bool:
-        """Return whether the call of process `pid` that has run has a review."""
+        """Return whether the call in `event` of process `pid`, which has run, was reviewed."""
         return bool(self._of_call(pid, event.tool_call_id))
 
     async def ran(self, pid: int, event: events.PostToolUse) -> str:

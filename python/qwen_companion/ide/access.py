@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that one CLI may be sent, decided for the files that an answer concerns."""
+"""Decide which of the files in an answer one CLI may be sent."""
 
 from __future__ import annotations
 

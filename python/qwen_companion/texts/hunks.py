@@ -84,7 +84,7 @@ def matches(hunks: Sequence[Hunk], old_length: int, new_length: int) -> list[tup
 
 
 def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, depth: int) -> list[Hunk]:
-    """Return `block` without the items common to its two sides, as patience diff finds them."""
+    """Return the hunks in `block`, as patience diff finds them."""
     # Avoids patiencediff's own matcher, which panics beyond some depth.
     i, j, k, m = block
     while i < j and k < m and old[i] == new[k]:
@@ -106,7 +106,7 @@ def _split(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget, 
 
 
 def _search(old: Sequence[int], new: Sequence[int], block: Hunk, budget: Budget) -> list[Hunk]:
-    """Return `block`, in which no item is unique, without the items common to its two sides."""
+    """Return the hunks in `block`, a block without unique items, as difflib finds them."""
     left, right = old[block.old_start : block.old_end], new[block.new_start : block.new_end]
     counts = Counter(right)
     pairs = sum(counts[item] for item in left)

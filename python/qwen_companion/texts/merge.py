@@ -167,7 +167,7 @@ class _Matcher:
 
 
 def _regions(base: list[str], mine: list[str], theirs: list[str]) -> Iterator[_Region]:
-    """Yield the regions on which all three texts agree, and those between; together they are the whole texts."""
+    """Yield the whole texts in regions: those on which all three texts agree, and those between."""
     i = j = k = 0
     places = Merge3(base, mine, theirs, sequence_matcher=_Matcher).find_sync_regions()
     for base_from, base_to, mine_from, mine_to, theirs_from, theirs_to in places:
