@@ -9,36 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.journal.agents import Agents
-from qwen_companion.journal.last_look import TICK_S
+from qwen_companion.journal.authors import Changed, Scan, authors_of
 from qwen_companion.journal.record import NOBODY, Cause
 from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import ThisMachine
-from qwen_companion.journal.store import CHAT
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
-GRACE_S = 0.5
-"""Seconds before or after a change within which a CLI is active itself if its child process has made the change."""
-
 _SHARED = "what another agent may have changed instead is in a turn of both"
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The file `path` has changed at `time`, in seconds since the epoch, as far as its site knows.
-
-    Unless it `is_exact`, the time may be another one.
-    """
-
-    path: bytes
-    time: float
-    is_exact: bool
 
 
 class Attribution:
@@ -114,63 +97,10 @@ class Attribution:
     ) -> Sequence[Sequence[Worker]]:
         self.look_at_processes(root)
         workers = [*root.past, *self._agents.workers(root)]
-        now = time.time()
-        self._agents.activity.look(each.probe for each in workers)
-        found: list[Sequence[Worker]] = []
-        for changed in changes:
-            told = root.witness.take(changed.path)
-            # A file that has moved with its directory keeps its time, and the disk may have another clock.
-            is_likely = since - TICK_S <= changed.time <= now
-            if is_exact := changed.is_exact and is_likely:
-                begin, end = changed.time, changed.time + TICK_S
-            else:
-                begin, end = (since, asked) if told is None else (told.begin, told.end)
-            # A tool may have begun within the tick; nobody writes that soon after a prompt.
-            there = [
-                each
-                for each in workers
-                if begin <= each.end
-                and each.begin < end
-                and (each.begin <= changed.time or each.runs_tool or not (is_exact or (is_likely and each.cli)))
-            ]
-            if any(each.running is not None and each.running.row.source == CHAT for each in there):
-                there = [each for each in there if not each.serves_chats]
-            if told is not None:
-                there = [each for each in there if each.session not in told.cleared] or there
-            known = [each for each in there if each.cli is None or each.cli.seen <= begin]
-            times = begin, end, end if told is None else told.end, now
-            found.append(self._likely(known, *times) or self._likely(there, *times))
-        return found
-
-    def _likely(
-        self, workers: Sequence[Worker], begin: float, end: float, heard: float, now: float
-    ) -> Sequence[Worker]:
-        """Return those of `workers` that may have written between `begin` and `end`, the likeliest first.
-
-        Those that were active between `heard` and `now` are likelier.
-        """
-        acts = self._agents.activity.may_have_acted
-        if tools := [each for each in workers if each.runs_tool]:
-            workers = [each for each in workers if each.writes_by_itself]
-        later = min(end + GRACE_S, now)
-        acted = [
-            each
-            for each in workers
-            if each.probe is None
-            or (
-                # A chat reports the other work of its agent.
-                acts(each.probe, begin, end)
-                if each.probe.below or each.serves_chats
-                else acts(each.probe, begin, later, GRACE_S)
-            )
-        ]
-        if tools:
-            return acted or tools
-        # Nothing reports the tools of a lost chat.
-        goes_on = [each for each in acted if acts(each.probe, heard, now) and not (each.is_lost and each.probe is None)]
-        if goes_on:
-            acted = [*goes_on, *(each for each in acted if each.is_lost and each not in goes_on)]
-        return [each for each in acted if each.writes_by_itself] or acted
+        scan = Scan(since, asked, time.time())
+        samples = self._agents.activity
+        samples.look(each.probe for each in workers)
+        return [authors_of(each, root.witness.take(each.path), scan, workers, samples) for each in changes]
 
     def _cause(self, root: Root, path: bytes, authors: Sequence[Worker]) -> Cause:
         """Return the cause of a change of `path` that one of `authors` has made."""

@@ -37,7 +37,7 @@ class Suspect(Protocol):
 
 
 @dataclass
-class Testimony:
+class DiskEvent:
     """The knowledge about the last change of a file: the times between which its event came, in s since the epoch.
 
     `suspected` are the sessions that worked then, and `likely` those of them that may have made it.
@@ -63,14 +63,14 @@ class Witness:
         self._heard = -math.inf
         self._pending: dict[bytes, float] = {}
         """Changed files, each with a time before its change: that of the previous read of events."""
-        self._known: dict[bytes, Testimony] = {}
+        self._known: dict[bytes, DiskEvent] = {}
 
     def hear(self, paths: Collection[bytes], suspects: Sequence[Suspect]) -> None:
         """Note that `paths` have changed; `suspects` may be writing now."""
         now = time.time()
         for path in paths:
             # A file that was deleted with its directory may be missing since the first event.
-            self._known.setdefault(path, Testimony(self._heard, now)).end = now
+            self._known.setdefault(path, DiskEvent(self._heard, now)).end = now
             self._pending.setdefault(path, self._heard)
         self._heard = now
         if not self._activity.is_tired():
@@ -111,7 +111,7 @@ class Witness:
                         found.setdefault(path, set()).add(suspect.session)
         return found
 
-    def take(self, path: bytes) -> Testimony | None:
+    def take(self, path: bytes) -> DiskEvent | None:
         """Return and forget what is known of the change of `path`, or else of its directory."""
         found = self._known.pop(path, None)
         while found is None and path != os.path.dirname(path):
