@@ -86,6 +86,9 @@ In a smaller frame it begins hunk by hunk; TAB still shows Ediff.")
 (defun qwen-companion-review-ediff--change (command)
   "Call COMMAND of Ediff and let it change the proposal, which is read-only."
   (qwen-companion-buffers-require-mode 'ediff-mode)
+  (unless (or current-prefix-arg
+              (< -1 ediff-current-difference ediff-number-of-differences))
+    (user-error "Not on a change; move to one first"))
   (cl-letf (((buffer-local-value 'buffer-read-only ediff-buffer-B) nil))
     (call-interactively command)))
 
@@ -300,10 +303,9 @@ Unlike Ediff, do not centre the lines."
            (qwen-companion-review-file qwen-companion-proposal-current)
            (cond ((not (numberp ediff-number-of-differences)) "comparing")
                  ((= ediff-number-of-differences 0) "no difference")
-                 ((< ediff-current-difference 0)
-                  (format "before the first of %d changes" ediff-number-of-differences))
+                 ((< ediff-current-difference 0) "before the first change")
                  ((>= ediff-current-difference ediff-number-of-differences)
-                  (format "after the last of %d changes" ediff-number-of-differences))
+                  "after the last change")
                  (t (format "change %d of %d" (1+ ediff-current-difference)
                             ediff-number-of-differences))))))
 

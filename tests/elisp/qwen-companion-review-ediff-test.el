@@ -464,6 +464,13 @@
   (qwen-companion-review-ediff-test-with '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n"))
     (qwen-companion-test-show (qwen-companion-test-propose "a.txt" "ONE\n2\n3\n4\n5\n6\nSEVEN\n") t)
     (call-interactively (key-binding "a"))
+    ;; Ediff goes beyond the last one.
+    (dotimes (_ 2)
+      (call-interactively (key-binding "n")))
+    (should (string-suffix-p "after the last change"
+                             (eval (cadr (window-parameter nil 'mode-line-format)) t)))
+    (qwen-companion-test-refused "Not on a change; move to one first"
+      (call-interactively (key-binding "a")))
     (qwen-companion-diff-accept)
     (should (equal "1\n2\n3\n4\n5\n6\nSEVEN\n" (cadar (qwen-companion-test-outcomes))))))
 
