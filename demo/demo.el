@@ -39,6 +39,8 @@ It visits no file: the guide is none of the files one works on."
     (set-buffer-modified-p nil)
     (org-mode)
     (visual-line-mode 1)
+    ;; Some keys leave View mode.
+    (setq buffer-read-only t)
     (view-mode 1)
     (current-buffer)))
 
@@ -51,6 +53,11 @@ It visits no file: the guide is none of the files one works on."
       (user-error "The other frame was deleted"))
     (make-frame-visible frame)
     (select-frame-set-input-focus frame)))
+
+(defun demo--return (events)
+  "Go back to the guide, unless there was input after so many EVENTS."
+  (when (= events num-nonmacro-input-events)
+    (select-frame-set-input-focus (cdr demo--frames))))
 
 (defun demo--hint ()
   "Return the line at the top of the selected frame, for `tab-bar-format'."
@@ -90,7 +97,7 @@ The CLI comes up seconds after the start: whoever reads the guide in a
 frame of its own goes on reading."
   (if (not (eq (selected-frame) (cdr demo--frames)))
       (display-buffer-below-selected buffer alist)
-    (run-at-time 0 nil #'demo-guide)
+    (run-at-time 0 nil #'demo--return num-nonmacro-input-events)
     (with-selected-frame (car demo--frames)
       (display-buffer-below-selected buffer alist))))
 

@@ -45,6 +45,9 @@ def test_the_demo_does_what_its_guide_says(stage: Stage) -> None:
         screen.wait_for(WHOLE_GUIDE)
         # The CLI comes up without taking it away.
         assert WHOLE_GUIDE.search(screen.wait_for(re.compile(r"\*guide\*.*Qwen\[1\]")))
+        # A prompt that is typed here changes nothing: `c' leaves View mode.
+        screen.keys("c", "x")
+        assert WHOLE_GUIDE.search(screen.wait_for("Buffer is read-only"))
         screen.keys("F5")
         screen.wait_for("Type your message")
         # The CLI is no wider than its window.
