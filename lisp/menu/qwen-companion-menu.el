@@ -269,6 +269,7 @@ The values are from its `:type', a `choice' or a boolean.")
         ("T" "New worktree" qwen-companion-run-in-worktree (qwen-companion-menu--no-program))
         ("O" "Worktrees" qwen-companion-worktrees (qwen-companion-menu--not-ready))
         ("@" "Serve host" qwen-companion-serve-place (unless (file-remote-p default-directory) "local"))
+        ("%" "Retry hosts" qwen-companion-remote-retry (unless (qwen-companion-places) "none"))
         ("X" "Restart" qwen-companion-restart (qwen-companion-menu--no-terminal))
         ("j" "Paste image" qwen-companion-paste-image
          (or (qwen-companion-menu--not-ready) (qwen-companion-menu--no-terminal)))
