@@ -273,6 +273,18 @@ See `qwen-companion-changes-test--new'."
                        (mapcar #'qwen-companion-changes-test-bytes
                                '("gone.txt" "new/b.txt" "old.txt" "moved.txt"))))))))
 
+(ert-deftest qwen-companion-changes-test-keys-of-a-difference ()
+  "The keys that work are shown: a difference is merged, not undone."
+  (qwen-companion-changes-test--with-hunks
+    (let ((shown (lambda ()
+                   (mapcar (lambda (key) (and (string-search key (qwen-companion-test-header)) key))
+                           '("m merge" "k undo" "u bring back" "s seen")))))
+      (set-frame-size (selected-frame) 200 40)
+      (should (equal '(nil "k undo" "u bring back" "s seen") (funcall shown)))
+      (setq qwen-companion-changes-items-scope 'merge
+            qwen-companion-changes-items-root default-directory)
+      (should (equal '("m merge" nil nil nil) (funcall shown))))))
+
 (ert-deftest qwen-companion-changes-test-a-worktree-that-is-removed ()
   "Its turns can be merged into the main tree or a new worktree, and nothing else."
   (qwen-companion-changes-test-with '(("a.txt" "1\n2\n") ("tree/a.txt" "1\n2\n")
