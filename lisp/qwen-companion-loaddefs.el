@@ -341,8 +341,8 @@ another machine, the CLI lists the conversations itself, in its terminal.
 One `undo' reverts that; the buffer is not saved.  If the file has
 changes besides the proposed ones, show both texts in Ediff instead.
 
-Act on the text of the current buffer, else on the only one for the file
-visited here, else on the only one; BUFFER names another one.
+Act on the rescued text of the current buffer.  In other buffers, act on the
+only one of the visited file, else on the only one.  BUFFER names another.
 
 (fn &optional BUFFER)" t)
 (autoload 'qwen-companion-kept-difference "qwen-companion-rescue" "Show how the file on disk differs from a rescued text.

@@ -64,9 +64,9 @@
     name))
 
 (defun qwen-companion-embark--answer-no-question (&rest _)
-  "Leave a question of an action to the user.
-Embark answers the first one with the name of the target, which is right
-where a target is asked for, and wrong where a yes or a comment is."
+  "Let the user answer the questions of an action.
+Embark would answer the first one with the name of the target, which is
+wrong for a confirmation or a comment."
   (unless minibuffer-completion-table
     (embark--ignore-target)))
 

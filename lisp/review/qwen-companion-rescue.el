@@ -210,8 +210,8 @@ there is none or several."
 One `undo' reverts that; the buffer is not saved.  If the file has
 changes besides the proposed ones, show both texts in Ediff instead.
 
-Act on the text of the current buffer, else on the only one for the file
-visited here, else on the only one; BUFFER names another one."
+Act on the rescued text of the current buffer.  In other buffers, act on the
+only one of the visited file, else on the only one.  BUFFER names another."
   (interactive (list (qwen-companion-rescue--read "Apply")))
   (let* ((rescued (qwen-companion-rescue--candidate buffer))
          (rescue (buffer-local-value 'qwen-companion-rescue--current rescued))

@@ -43,7 +43,7 @@ class Job:
 
     @cached_property
     def basis(self) -> tuple[object, ...]:
-        """The inputs of findings, except the sessions and the disk; the cursor is not among them."""
+        """The inputs that decide the findings, in addition to the sessions and the disk; moves of the cursor do not."""
         files = frozenset((file.path, file.exposure) for file in self.snapshot.files)
         return files, self.roots, self.settings
 

@@ -164,7 +164,7 @@ def home_of(tree: str, roots: Iterable[str], git: Git) -> str:
 def entered(root: str, roots: Iterable[str], name: object) -> str | None:
     """Return the worktree that an agent in `root` has just entered by the `name` of its directory, None if unknown.
 
-    It belongs to the repository of `root`, and is below that or below another of `roots`.
+    It is a worktree of the repository of `root`, and is below one of `roots`.
     """
     own = find_repository(os.path.realpath(root))
     places = [
