@@ -441,7 +441,7 @@ Where it is open, go there, see `qwen-companion-resume'.  With a prefix
 argument, ask for the DIRECTORY."
   (interactive
    (list (if current-prefix-arg
-             (read-directory-name "Go on in: " nil nil t)
+             (read-directory-name "Continue in: " nil nil t)
            (qwen-companion-terminal-here))))
   (if (eq 'ready (qwen-companion-state))
       (qwen-companion-resume directory t)

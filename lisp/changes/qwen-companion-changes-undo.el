@@ -42,7 +42,7 @@ Your later changes stay.  For a turn, describe the action and ask first.
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."
   (when (memq (car (ensure-list qwen-companion-changes-items-scope)) '(commit tree begun merge))
-    (qwen-companion-header-error "This view cannot be undone; \\[qwen-companion-changes-show-turns] shows the turns, which can"))
+    (qwen-companion-header-error "This view cannot be undone; \\[qwen-companion-changes-show-turns] shows the turns"))
   (let ((root (qwen-companion-changes-items-group-root
                (qwen-companion-changes-items-group-at-point))))
     (unless (or (file-remote-p root) (file-directory-p root))

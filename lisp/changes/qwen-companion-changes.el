@@ -353,7 +353,7 @@ PATH nil stands for any file."
                (turn (or (qwen-companion-journal-turn
                           (plist-get (qwen-companion-changes-items-group-part group) :turn))
                          (qwen-companion-header-error
-                          "This view has no proposals; \\[qwen-companion-changes-show-turns] shows the turns, which have")))
+                          "This view has no proposals; \\[qwen-companion-changes-show-turns] shows the turns")))
                (proposed (or (qwen-companion-journal-proposed-text path turn)
                              (user-error "No proposal for %s is known in this turn"
                                          (qwen-companion-untrusted-path path))))

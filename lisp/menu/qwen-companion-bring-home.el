@@ -1,4 +1,4 @@
-;;; qwen-companion-bring-home.el --- Go on in Emacs with a CLI outside  -*- lexical-binding: t; -*-
+;;; qwen-companion-bring-home.el --- Move a CLI from outside into Emacs  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
