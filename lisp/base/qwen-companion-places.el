@@ -57,6 +57,11 @@ option `qwen-companion-remote-places' controls whether PLACE is served."
   "Forget all places, but not the names of copies: saved texts may use them."
   (setq qwen-companion-places--served nil))
 
+(defun qwen-companion-places-remote-p (file)
+  "Return non-nil when FILE is remote; call no file name handler.
+The functions that timers call use this one instead of `file-remote-p'."
+  (not (memq (find-file-name-handler file 'file-remote-p) '(nil file-name-non-special))))
+
 (defun qwen-companion-places-of (file)
   "Return the served place that FILE is at, or nil."
   (cl-find-if (lambda (place) (string-prefix-p (concat place "/") file))

@@ -126,7 +126,7 @@ The symbol `hide' or `show' overrides the rules; nil follows them.")
   "Return non-nil if it is certain that no CLI may see the text of BUFFER."
   (or (eq 'hide (qwen-companion-privacy-exposure buffer))
       (let ((file (buffer-file-name buffer)))
-        (and (file-remote-p file) (not (qwen-companion-places-of file))))))
+        (and (qwen-companion-places-remote-p file) (not (qwen-companion-places-of file))))))
 
 ;;;###autoload
 (defun qwen-companion-toggle-exclusion (&optional show)

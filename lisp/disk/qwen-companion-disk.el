@@ -197,7 +197,7 @@ connect otherwise."
   (let ((name (qwen-companion-places-name path)))
     (cl-find-if (or predicate #'always)
                 (delq nil (cons (get-file-buffer name)
-                                (and (equal name path) (not (file-remote-p path))
+                                (and (equal name path) (not (qwen-companion-places-remote-p path))
                                      (qwen-companion-disk-buffers (expand-file-name path))))))))
 
 (defvar-local qwen-companion-disk-read-only-view nil

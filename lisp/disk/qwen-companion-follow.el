@@ -35,6 +35,7 @@
 (require 'qwen-companion-disk)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 (require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
 (require 'qwen-companion-timers)
@@ -184,7 +185,7 @@ A replacement of the same size and time will still be read."
   "Return non-nil when the current buffer is to follow all writes."
   (and buffer-file-name
        (qwen-companion-follow--active-p)
-       (not (file-remote-p buffer-file-name))
+       (not (qwen-companion-places-remote-p buffer-file-name))
        (qwen-companion-follow--root-p (expand-file-name buffer-file-truename))))
 
 (defun qwen-companion-follow--begin ()

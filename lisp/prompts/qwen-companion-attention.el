@@ -89,7 +89,7 @@ the buffer of a terminal outside of Emacs."
             (and directory
                  (format " in %s"
                          (qwen-companion-untrusted-text
-                          (if (file-remote-p directory)
+                          (if (qwen-companion-places-remote-p directory)
                               (qwen-companion-places-abbreviate directory)
                             (file-name-nondirectory (directory-file-name directory)))))))))
 

@@ -21,6 +21,7 @@
 (require 'qwen-companion-completion)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
+(require 'qwen-companion-places)
 (require 'qwen-companion-untrusted)
 
 (defconst qwen-companion-layer--unreviewed-modes '("auto-edit" "yolo")
@@ -29,7 +30,7 @@
 (defun qwen-companion-layer-on-file-visited (payload)
   "Return non-nil when a buffer visits the file in PAYLOAD."
   (let ((path (qwen-companion-file-visited-path payload)))
-    (and (not (file-remote-p path))
+    (and (not (qwen-companion-places-remote-p path))
          (qwen-companion-buffers-visiting path)
          t)))
 

@@ -20,6 +20,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-servers)
@@ -77,7 +78,7 @@ a buffer that is checked visits the file."
 
 (defun qwen-companion-diagnostics--buffer (path)
   "Return the buffer that visits the file PATH if it is checked, or nil."
-  (when-let* ((buffer (if (file-remote-p path)
+  (when-let* ((buffer (if (qwen-companion-places-remote-p path)
                           (get-file-buffer path)
                         (qwen-companion-buffers-visiting path))))
     (and (with-current-buffer buffer (qwen-companion-problems-checked-p))

@@ -37,6 +37,17 @@ FIND_NUMBERS = r"""
   (flymake-start)
   nil)"""
 
+COUNT_HANDLED = """
+(progn
+  (setq far-handled nil far-polls 0)
+  (defun far-note (operation &rest _)
+    (mapbacktrace (lambda (_evald function &rest _)
+                    ;; The mode line of Emacs asks for its mark of remote buffers.
+                    (when (string-prefix-p "qwen-companion" (format "%s" function))
+                      (push (list operation function) far-handled)))))
+  (advice-add 'tramp-file-name-handler :before #'far-note)
+  (advice-add 'qwen-companion-follow--poll :before (lambda () (setq far-polls (1+ far-polls)))))"""
+
 EDITED = GREETING.replace("hello", "good morning")
 
 NOT_ASKED = "(setq qwen-companion-remote-places nil)"
@@ -198,6 +209,10 @@ def follow(stage: Stage, far: Far) -> None:
         )
         assert stage.emacs.eval("far-sent") == "0"
         far.file.write_text(both)
+
+    stage.emacs.eval(COUNT_HANDLED)
+    stage.emacs.wait_until("(> far-polls 2)")
+    assert stage.emacs.eval("far-handled") == "nil"
 
 
 def test_the_main_job(stage: Stage, far: Far) -> None:

@@ -6,7 +6,10 @@
 
 ;;; Code:
 
+(require 'qwen-companion)
 (require 'qwen-companion-ask)
+(require 'qwen-companion-changes-signs)
+(require 'qwen-companion-follow)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-remote)
@@ -176,6 +179,33 @@
           (cl-letf (((symbol-function 'float-time) (lambda (&rest _) 1000.0)))
             (should (equal (qwen-companion-remote-lighter) " box: back in 4 s www@box:failed"))))
       (qwen-companion-places-forget))))
+
+(ert-deftest qwen-companion-remote-test-no-timer-and-no-message-calls-a-file-name-handler ()
+  "Polls, updates of signs and of the context, and the mode line have names alone."
+  (let* ((called nil)
+         (file-name-handler-alist `(("\\`/ssh:" . ,(lambda (operation name &rest _)
+                                                        (push operation called)
+                                                        name))))
+         (qwen-companion-changes-signs--queue nil)
+         (qwen-companion-changes-signs--timer t))
+    (qwen-companion-remote-test--with
+      (with-temp-buffer
+        (setq buffer-file-name "/ssh:far:/p/a.py"
+              buffer-file-truename buffer-file-name)
+        (cl-letf (((symbol-function 'qwen-companion-follow--active-p) #'always)
+                  ((symbol-function 'qwen-companion-follow--poll-later) #'ignore)
+                  ((symbol-function 'qwen-companion-backend-sessions)
+                   (lambda () '((:id "s" :directory "/ssh:far:/p" :client "Qwen Code" :activity idle)))))
+          (qwen-companion-follow--poll)
+          (qwen-companion-changes-signs--changed t)
+          (should (qwen-companion-privacy-secret-p (current-buffer)))
+          (qwen-companion-context-payload)
+          (qwen-companion-remote-on-place '(:name "/ssh:far:" :state connecting))
+          (should-not (qwen-companion-privacy-secret-p (current-buffer)))
+          (qwen-companion--lighter-parts))
+        (set-buffer-modified-p nil)
+        (setq buffer-file-name nil)))
+    (should-not called)))
 
 (ert-deftest qwen-companion-remote-test-the-mode-line-counts-down-until-it-is-back ()
   (qwen-companion-remote-test--with
