@@ -124,9 +124,21 @@ def test_any_login_shell_passes_the_command_on(shell: str) -> None:
         assert printed == "|".join([*shlex.split(each)[2:], ""])
 
 
+POSIX = 'case $- in *i*) ;; *) return ;; esac\nPATH="$HOME/bin:$PATH"\nexport PATH\n'
+"""The start file of a shell that sets PATH for interactive ones alone, as users' do."""
+
+
 @pytest.mark.parametrize(
     ("shell", "profile"),
-    [("bash", ".profile"), ("bash", ".bash_profile"), ("zsh", ".zprofile"), ("zsh", ".zshrc"), ("dash", ".profile")],
+    [
+        ("bash", ".profile"),
+        ("bash", ".bash_profile"),
+        ("bash", ".bashrc"),
+        ("zsh", ".zprofile"),
+        ("zsh", ".zshrc"),
+        ("dash", ".profile"),
+        ("fish", ".config/fish/config.fish"),
+    ],
 )
 def test_a_program_of_the_login_shell_runs_in_the_foreground_of_its_terminal(
     tmp_path: Path, shell: str, profile: str
@@ -139,7 +151,11 @@ def test_a_program_of_the_login_shell_runs_in_the_foreground_of_its_terminal(
     program = tmp_path / "bin/its-cli"
     program.write_text("#!/bin/sh\nexec ps -o stat= -p $$\n")
     program.chmod(0o700)
-    (tmp_path / profile).write_text('PATH="$HOME/bin:$PATH"\nexport PATH\n')
+    (tmp_path / profile).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / profile).write_text("set -x PATH $HOME/bin $PATH\n" if shell == "fish" else POSIX)
+    if profile == ".bashrc":
+        # That of Debian; nvm writes into the other one.
+        (tmp_path / ".profile").write_text('if [ -n "$BASH_VERSION" ]; then . "$HOME/.bashrc"; fi\n')
     hops, variables = [Hop("docker", "h")], tmp_path / "v.sh"
     variables.write_text("")
     words = terminal_command(hops, None, str(tmp_path), str(variables), 7, ["its-cli"])[4:]
