@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Composition root: make the parts of the backend and connect them."""
+"""Composition root: make the parts of the backend, connect them, and hand each call of Emacs to one of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.domain import HookAnswer, KnownProposal, KnownSession, Peer, SessionState, WaitingProposal
+from qwen_companion.domain import (
+    HookAnswer,
+    KnownProposal,
+    KnownSession,
+    Peer,
+    SessionState,
+    Settings,
+    Snapshot,
+    WaitingProposal,
+)
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_settings import HOOK_PATH
 from qwen_companion.doors.hook_watch import HookWatch
@@ -39,10 +48,9 @@ from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
-from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Proposal, Proposals
+from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.inbox import Inbox
 from qwen_companion.publisher import Publisher
 from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
@@ -146,11 +154,29 @@ class Companion:
         self._spool = Spool(hello.spool)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         reports = Reports(self._deliver_context, self._report_context, self._report_exclusions)
-        self._distributor = LocalContext(os.environ, reports, self._warn)
-        self._places = self._make_places(reports)
-        self._sessions = self._make_sessions()
+        self._distributor = LocalContext(os.environ, reports, lambda text: self._bridge.notify(messages.Notice(text)))
+        self._places = Places(
+            token,
+            self._port,
+            os.environ,
+            self._spool.directory,
+            layer_of=lambda port, hooks, tools, command: self._layers.content(port, hooks, tools, command),
+            reports=reports,
+            tell=self._bridge.notify,
+            roots_changed=lambda: self._journal.update_roots(),
+            set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
+        )
+        self._sessions: Sessions = Sessions(
+            [item.session for item in hello.sessions],
+            changed=self._session_changed,
+            gone=self._session_gone,
+            went_out=lambda key: self._diff_tools.went_out(key),
+            context_sent=self._context_sent,
+            find_caller=self._find_caller,
+            caller_elsewhere=self._places.caller,
+        )
         editor = _Editor(self._bridge, self._sessions, self._places)
-        self._diff_tools = DiffTools(
+        self._diff_tools: DiffTools = DiffTools(
             Proposals(_without_hooks(hello.proposals)),
             editor,
             self._sessions,
@@ -174,7 +200,7 @@ class Companion:
         )
         self._meter = Meter(self._journal.journal.spent, self._hooks_reported, self._places.read_more)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
-        self._layers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
+        self._layers: SettingsLayers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
         self._hooks = HookHandler(
             self._layers,
             hello.sessions,
@@ -196,35 +222,11 @@ class Companion:
         )
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(self._bridge, self._spool, self._services, self._journal, self._layers, STOP_S)
-        self._inbox = self._make_inbox()
+        self._rewinds = Rewinds(tell, self._services, self._peer_of)
         self._server: McpServer | None = None
         self._ended = anyio.Event()
         self._emacs_is_gone = False
         self._for_good = False
-
-    def _make_places(self, reports: Reports) -> Places:
-        return Places(
-            self._token,
-            self._port,
-            os.environ,
-            self._spool.directory,
-            layer_of=lambda port, hooks, tools, command: self._layers.content(port, hooks, tools, command),
-            reports=reports,
-            tell=self._bridge.notify,
-            roots_changed=lambda: self._journal.update_roots(),
-            set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
-        )
-
-    def _make_sessions(self) -> Sessions:
-        return Sessions(
-            [item.session for item in self._hello.sessions],
-            changed=self._session_changed,
-            gone=self._session_gone,
-            went_out=self._went_out,
-            context_sent=self._context_sent,
-            find_caller=self._find_caller,
-            caller_elsewhere=self._places.caller,
-        )
 
     def _access(self, peer: Peer | None) -> Access | None:
         """Return which files may be reported to the CLI in the process `peer`; None while that is unknown."""
@@ -236,35 +238,17 @@ class Companion:
         # The connections that a relay carries belong to this process, for a moment longer than that is known.
         return None if caller is None or caller.peer.pid == os.getpid() else caller
 
-    def _make_inbox(self) -> Inbox:
-        return Inbox(
-            publisher=self._publisher,
-            distributor=self._distributor,
-            sessions=self._sessions,
-            diff_tools=self._diff_tools,
-            tools=self._tools,
-            diagnostics=self._diagnostics,
-            layers=self._layers,
-            hooks=self._hooks,
-            places=self._places,
-            journal=self._journal,
-            meter=self._meter,
-            requests=self._requests,
-            registry=self._registry,
-            daemon=self._daemon,
-            rewinds=Rewinds(self._bridge.notify, self._services, self._peer_of),
-            stop=self._end_for_good,
-        )
-
     def _missed_review(self, cli: KnownSession, path: str, is_open: bool) -> bool:
         """See `MissedReview`."""
         session = (cli.peer and self._sessions.of_process(cli.peer.pid)) or cli
         shown = self._diff_tools.was_shown(session.id, path)
         return not shown and self._hook_watch.missed_review(session, is_open)
 
-    def _waiting(self) -> list[WaitingProposal]:
-        found = (*self._diff_tools.waiting(), *self._hooks.reviews.waiting())
-        return [_waiting_proposal(each, self._sessions.get(each.session)) for each in found]
+    def _waiting(self) -> Iterator[WaitingProposal]:
+        for proposal in (*self._diff_tools.waiting(), *self._hooks.reviews.waiting()):
+            session = self._sessions.get(proposal.session)
+            label, peer = ("", None) if session is None else (session.label, session.peer)
+            yield WaitingProposal(proposal.session, label, peer and peer.pid, proposal.path)
 
     def _peer_of(self, session: str) -> Peer | None:
         """Return the process of the connected CLI `session`, if it is local."""
@@ -285,8 +269,72 @@ class Companion:
             if item.id.startswith(HOOK_PREFIX):
                 self._bridge.notify(messages.ProposalOrphan(item.id))
 
-    def _warn(self, text: str) -> None:
-        self._bridge.notify(messages.Notice(text))
+    # --- The calls of Emacs ---
+
+    def _handle(self, message: messages.Incoming) -> None:
+        """Handle a call by Emacs; they come in their order."""
+        if isinstance(message, messages.Roots):
+            self._publisher.set_roots(message)
+            self._distributor.set_roots(message.roots)
+            self._journal.set_roots(message.roots)
+        elif isinstance(message, Settings):
+            self._set_settings(message)
+        elif isinstance(message, Snapshot):
+            self._distributor.set_snapshot(message)
+            self._places.set_snapshot(message)
+            self._journal.journal.roots.set_snapshot(message)
+        elif isinstance(message, messages.Watch):
+            self._distributor.watch(message.on)
+            self._places.watch(message.on)
+            self._hooks.watch(message.on)
+            self._tools.watch(message.on)
+        elif isinstance(message, messages.ReviewOutcome):
+            holder = self._hooks if message.id.startswith(HOOK_PREFIX) else self._diff_tools
+            holder.decide(message.id, Decision(message.content, message.reason, message.mode))
+        else:
+            self._handlers[type(message)](message)
+
+    @cached_property
+    def _handlers(self) -> Mapping[type[messages.Incoming], Callable[[Any], None]]:
+        """The handlers of calls that one part alone handles."""
+        return {
+            **dict.fromkeys(get_args(messages.QueuedCall), self._requests.handle),
+            **dict.fromkeys(get_args(messages.RegistryCall), self._registry.handle),
+            **dict.fromkeys(get_args(messages.JournalCall), self._journal.handle),
+            messages.ReviewRelease: lambda release: self._hooks.questions.release(release.id),
+            messages.ToolsOffered: self._offer_tools,
+            messages.ToolAnswer: self._tools.handle,
+            messages.PlacesWanted: self._places.want,
+            messages.RunAt: self._places.run_at,
+            messages.ListPlaceFiles: self._places.list_files,
+            messages.CheckPlace: self._places.check,
+            messages.RewindRecorded: self._rewinds.handle,
+            messages.DaemonCall: self._daemon.handle,
+            messages.Stop: lambda _: self._end_for_good(),
+        }
+
+    def _offer_tools(self, message: messages.ToolsOffered) -> None:
+        self._diagnostics.after_edits = message.after_edits
+        self._diagnostics.with_prompts = message.with_prompts
+        changed = message.tools != self._tools.definitions
+        self._tools.offer(message.tools)
+        self._layers.tools = message.tools
+        if changed:
+            self._publisher.publish_again()
+            self._places.lay_again()
+
+    def _set_settings(self, settings: Settings) -> None:
+        self._hooks.set_settings(settings)
+        if self._layers.set_settings(settings):
+            self._publisher.publish_again()
+        self._sessions.offers_reviews = not settings.no_reviews
+        self._diff_tools.text_limit = settings.size_limit
+        self._distributor.set_settings(settings)
+        self._places.set_settings(settings)
+        self._journal.set_settings(settings)
+        self._meter.limit = settings.token_limit
+
+    # --- Running ---
 
     async def run(self, input_descriptor: int) -> None:
         """Serve until told to stop or until `input_descriptor` ends, which means that Emacs has ended.
@@ -314,7 +362,7 @@ class Companion:
         async with self._services:
             try:
                 async with anyio.create_task_group() as jobs:
-                    self._bridge.start(self._inbox.handle, self._ended.set)
+                    self._bridge.start(self._handle, self._ended.set)
                     jobs.start_soon(self._publisher.run)
                     jobs.start_soon(self._distributor.run)
                     jobs.start_soon(self._requests.run)
@@ -396,9 +444,6 @@ class Companion:
         self._reports.report([session])
         self._diff_tools.session_gone(session)
 
-    def _went_out(self, key: str) -> None:
-        self._diff_tools.went_out(key)
-
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)
         self._emacs_gone()
@@ -416,11 +461,6 @@ class Companion:
         )
         await server.serve(lambda: self._bridge.notify(messages.Serving()))
         self._ended.set()
-
-
-def _waiting_proposal(proposal: Proposal, session: KnownSession | None) -> WaitingProposal:
-    pid = None if session is None or session.peer is None else session.peer.pid
-    return WaitingProposal(proposal.session, "" if session is None else session.label, pid, proposal.path)
 
 
 def _without_hooks(proposals: Iterable[KnownProposal]) -> list[KnownProposal]:
