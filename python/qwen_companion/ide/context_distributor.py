@@ -132,7 +132,10 @@ class ContextDistributor(ABC):
         self._check_again_at = 0.0
         self._interval = 0.0
         self._disk_changes = 0
+        self._starts = 0
         self._watched = False
+        self._had_sessions = False
+        """Whether there were sessions when the exclusions were reported last."""
         self.exclusions: tuple[Exclusion, ...] = ()
         """The files not sent, as Emacs names them."""
 
@@ -203,6 +206,7 @@ class ContextDistributor(ABC):
 
     def start_over(self) -> None:
         """Inspect all again before anything is sent."""
+        self._starts += 1
         self._last = None
         self._update_all()
 
@@ -231,17 +235,16 @@ class ContextDistributor(ABC):
     def watch(self, on: bool) -> None:
         """Start or stop reporting each change; start with the present state."""
         job, last = self._job(None), self._last
-        if on and job is not None and last is not None and last.job.basis == job.basis and last.cover(job):
+        if on and job is not None and last is not None and self._is_current(last, job) and last.cover(job):
             # Sessions that came unwatched are not known yet.
             self._send(job, last)
+        elif on:
+            self._update_all()
         self._watched = on
         if on:
             self._reports.exclusions()
             for session in self._sessions:
                 self._report_sent(session)
-            if not self._sessions:
-                # Exclusions were not updated without a CLI or a watching user.
-                self._update_all()
 
     # --- Reviews ---
 
@@ -331,26 +334,33 @@ class ContextDistributor(ABC):
                 directories.add(self._sessions[identifier].directory)
         return Job(self._snapshot, self.settings, self._roots, frozenset(families), frozenset(directories))
 
+    def _is_current(self, findings: Findings, job: Job) -> bool:
+        """Return whether `findings` hold for the files of `job`."""
+        return findings.job.basis == job.basis and time.monotonic() < self._check_again_at
+
     async def _inform(self, job: Job, newcomers: set[str] | None) -> None:
-        """Send context to `newcomers`, or with None to all sessions."""
-        last = self._last
-        is_current = last is not None and last.job.basis == job.basis and time.monotonic() < self._check_again_at
-        if last is not None and is_current and last.cover(job):
+        """Send context to `newcomers`, or to all sessions with None or after new findings about the files."""
+        last = self._last if self._last is not None and self._is_current(self._last, job) else None
+        if last is not None and last.cover(job):
             # Most often a move of the cursor.
             self._send(job, last, newcomers)
             return
-        changes = self._disk_changes
+        changes, starts = self._disk_changes, self._starts
         async with anyio.create_task_group() as tasks:
             if self.checks_disk:
                 tasks.start_soon(self._send_meanwhile, job)
             try:
-                if last is not None and is_current:
+                if last is not None:
                     # Only the sessions have changed, so the verdicts on files hold.
-                    self._last = await self.extend(last, job)
+                    found, interval = await self.extend(last, job), None
                 else:
-                    self._last, interval = await self.find(job)
-                    self._check_later(changes, interval)
-                self._send(job, self._last, newcomers)
+                    found, interval = await self.find(job)
+                    newcomers = None
+                if starts == self._starts:
+                    self._last = found
+                    if interval is not None:
+                        self._check_later(changes, interval)
+                    self._send(job, found, newcomers)
             except CompanionError:
                 # Nothing is sent before the rules are known.
                 self._last = self._newcomers = None
@@ -404,8 +414,8 @@ class ContextDistributor(ABC):
             context, kept = contexts[group]
             exclusions += [Exclusion(name(path).name, rule, identifier) for path, rule in kept.items()]
             self._reports.deliver(identifier, context)
-        if newcomers is None and tuple(exclusions) != self.exclusions:
-            self.exclusions = tuple(exclusions)
+        if newcomers is None and (tuple(exclusions), self.has_sessions) != (self.exclusions, self._had_sessions):
+            self.exclusions, self._had_sessions = tuple(exclusions), self.has_sessions
             if self._watched:
                 self._reports.exclusions()
 

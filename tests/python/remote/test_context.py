@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,11 +34,13 @@ from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.link import Link, LinkError
 from qwen_companion.tools.calls import Tools
+from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio
 
 PLACE = "/ssh:far:"
 ROOT = "/home/me/proj"
+SESSION = SessionState(KnownSession("s", "1", "Qwen Code", "0.24.4", Peer(-1, "", ROOT, "qwen", (), PLACE)), True, True)
 
 
 class Relay:
@@ -50,10 +53,9 @@ class Relay:
         self.may_answer.set()
 
     async def request(self, _name: str, *, paths: list[str], texts: list[str]) -> dict[str, Any]:
-        await self.may_answer.wait()
         if None in self.changes.values():
             raise LinkError("the connection has ended")
-        return {
+        answer = {
             "files": [
                 {"spellings": [path], "kind": "file", "repository": ROOT, "ignored": False}
                 | (self.changes.get(path.rpartition("/")[2].partition(".")[0]) or {})
@@ -61,10 +63,22 @@ class Relay:
             ],
             "texts": [self.texts.get(path, {}) for path in texts],
         }
+        await self.may_answer.wait()
+        return answer
 
 
 def reports(deliver: Callable[[str, bytes], None] = lambda _session, _context: None) -> Reports:
     return Reports(deliver, lambda _session, _place, _roots, _time, _text: None, lambda: None)
+
+
+def begun(reports: Reports, relay: Relay, *files: VisitedFile) -> PlaceContext:
+    """Return the context of a place with `relay`, where the user visits `files`."""
+    context = PlaceContext(PlaceNames(PLACE), reports)
+    context.set_snapshot(Snapshot(files, None, None, None, None))
+    context.set_settings(Settings())
+    context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
+    context.set_link(cast("Link", relay), "/home/me")
+    return context
 
 
 async def told(
@@ -89,8 +103,7 @@ async def told(
     context.set_snapshot(Snapshot(files, None, None, None, None))
     context.set_settings(settings)
     context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
-    peer = Peer(-1, "", ROOT, "qwen", (), PLACE)
-    context.set_session(SessionState(KnownSession("s", "1", "Qwen Code", "0.24.4", peer), True, True))
+    context.set_session(SESSION)
     context.set_link(cast("Link", relay), "/home/me")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(context.run)
@@ -170,13 +183,8 @@ async def test_nothing_is_told_by_rules_that_may_have_changed(monkeypatch: pytes
     monkeypatch.setattr("qwen_companion.ide.context_distributor.PATIENCE_S", 0)
     contexts, receive = anyio.create_memory_object_stream[bytes](10)
     relay, files = Relay(), (VisitedFile(f"{PLACE}{ROOT}/a.txt", 0, None),)
-    context = PlaceContext(PlaceNames(PLACE), reports(lambda _session, text: contexts.send_nowait(text)))
-    context.set_snapshot(Snapshot(files, None, None, None, None))
-    context.set_settings(Settings())
-    context.set_resolved_roots([ResolvedPath(ROOT, ROOT)])
-    peer = Peer(-1, "", ROOT, "qwen", (), PLACE)
-    context.set_session(SessionState(KnownSession("s", "1", "Qwen Code", "0.24.4", peer), True, True))
-    context.set_link(cast("Link", relay), "/home/me")
+    context = begun(reports(lambda _session, text: contexts.send_nowait(text)), relay, *files)
+    context.set_session(SESSION)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(context.run)
         assert b"a.txt" in await receive.receive()
@@ -188,6 +196,76 @@ async def test_nothing_is_told_by_rules_that_may_have_changed(monkeypatch: pytes
         tasks.cancel_scope.cancel()
     contexts.close()
     receive.close()
+
+
+@pytest.mark.parametrize("look_s", [0, 100])
+async def test_nothing_is_told_by_rules_that_are_being_read_again(
+    monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    """Nor if the user begins to watch meanwhile, or they are to be read once more."""
+    monkeypatch.setattr("qwen_companion.remote.context.LOOK_S", look_s)
+    contexts, receive = anyio.create_memory_object_stream[bytes](10)
+    relay, files = Relay(), (VisitedFile(f"{PLACE}{ROOT}/a.txt", 0, None),)
+    context = begun(reports(lambda _session, text: contexts.send_nowait(text)), relay, *files)
+    context.set_session(SESSION)
+    async with contexts, receive, anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        assert b"a.txt" in await receive.receive()
+        relay.may_answer = anyio.Event()
+        if look_s:
+            context.start_over()
+            await anyio.wait_all_tasks_blocked()
+            relay.changes["a"] = {"ignored": True}
+            context.start_over()
+        else:
+            relay.changes["a"] = {"ignored": True}
+            context.set_snapshot(Snapshot(files, files[0].path, None, None, "selected"))
+            await anyio.wait_all_tasks_blocked()
+            context.watch(True)
+        relay.may_answer.set()
+        assert b"a.txt" not in await receive.receive()
+        tasks.cancel_scope.cancel()
+
+
+async def test_each_cli_is_told_what_is_found_when_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qwen_companion.remote.context.LOOK_S", 0)
+    contexts, receive = anyio.create_memory_object_stream[tuple[str, bytes]](10)
+    relay, file = Relay(), VisitedFile(f"{PLACE}{ROOT}/a.txt", 0, None)
+    context = begun(reports(lambda session, text: contexts.send_nowait((session, text))), relay, file)
+    context.set_session(SESSION)
+    async with contexts, receive, anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        await receive.receive()
+        relay.changes["a"] = {"ignored": True}
+        context.set_session(replace(SESSION, session=replace(SESSION.session, id="another")))
+        with anyio.fail_after(TIMEOUT_S):
+            told = dict([await receive.receive(), await receive.receive()])
+        assert {session: b"a.txt" in text for session, text in told.items()} == {"s": False, "another": False}
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_first_cli_and_the_end_of_the_last_change_the_exclusions() -> None:
+    rules: list[str | None] = []
+    name = f"{PLACE}{ROOT}/a.txt"
+    context = begun(
+        Reports(
+            lambda _session, _context: None,
+            lambda _session, _place, _roots, _time, _text: None,
+            lambda: rules.append(context.rule(name, "a remote file")),
+        ),
+        Relay(),
+        VisitedFile(name, 0, None),
+    )
+    context.watch(True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        await anyio.wait_all_tasks_blocked()
+        context.set_session(SESSION)
+        await anyio.wait_all_tasks_blocked()
+        context.drop_session("s")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert rules == ["a remote file", None, "a remote file"]
 
 
 async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
