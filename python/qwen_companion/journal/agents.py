@@ -131,7 +131,7 @@ class Agents:
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:
         """Return the turn of `cli` for a change: the last, or a new one if it has received a prompt since."""
         row = cli.turn
-        if row is not None and root.record.store.turn(row.id) is None:
+        if row is not None and not root.record.store.has(row.id, row):
             # The turn recorded nothing, or was pruned.
             cli.prompt, row = cli.prompt or row.text, None
         typed = root.record.site.work_of(cli.peer).typed

@@ -268,8 +268,10 @@ class Record:
 
     def _keep(self, changes: Sequence[Change], choose: Chooser) -> None:
         by_cause: dict[Cause, list[Change]] = {}
-        for change, cause in zip(changes, choose([change.path for change in changes]), strict=True):
-            by_cause.setdefault(cause if change.known else NOBODY, []).append(change)
+        causes = iter(choose([change.path for change in changes if change.known]))
+        for change in changes:
+            cause = next(causes) if change.known else NOBODY
+            by_cause.setdefault(cause, []).append(change)
             if cause.turn is None:
                 self._stamps.pop(change.path, None)
             elif cause.tool in _FOUND:

@@ -315,7 +315,7 @@ class Root:
 
         A turn whose changes have all been attributed to others is no longer recorded, and begins again.
         """
-        if running.number is None or self.record.store.turn(running.number) is None:
+        if running.number is None or not self.record.store.has(running.number, running.row):
             running.number = self.record.store.begin(running.row).id
             if running.end is not None:
                 self.record.store.end(running.number, running.end)
@@ -361,6 +361,7 @@ class Root:
         """Note that the record has begun anew, and show the user the `news`."""
         for running in self.running.values():
             running.number = None
+        self._shared.clear()
         self.changed.update(self.told)
         self._warn(news)
 

@@ -194,6 +194,11 @@ class Store:
         row = self.database.row(f"{_SELECT_TURN} where id = ?", turn)
         return None if row is None else _turn(row)
 
+    def has(self, number: int, turn: TurnRow) -> bool:
+        """Return whether `turn` is recorded with that number; after a new beginning, another turn may have it."""
+        query = "select 1 from turns where id = ? and session = ? and start = ?"
+        return self.database.row(query, number, turn.session, turn.start) is not None
+
     def add(self, writes: Sequence[Write]) -> None:
         """Record `writes` in this order."""
         with self.database.transaction() as db:

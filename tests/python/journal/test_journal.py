@@ -725,6 +725,41 @@ async def test_two_agents_and_the_user_at_once(project: Project) -> None:
         assert [origin.turn for origin in reply.origins or ()] == [shared.id]
 
 
+async def test_what_an_editor_keeps_beside_a_file_is_in_no_turn_of_two_agents(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agents = await place.agent("One", "first"), await place.agent("Two", "second")
+        calls = [await agent.begin(SHELL, command="...") for agent in agents]
+        project.write("#a#", b"user\n")
+        for agent, call in zip(agents, calls, strict=True):
+            await agent.done(call)
+            await agent.report("Stop")
+        await agents[0].turn("Three", {"b": b"first\n"})
+        await place.until_turns(("Three", {"b": "modified"}))
+
+
+async def test_a_turn_of_two_agents_in_a_record_that_is_begun_anew_is_no_other_turn(project: Project) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    async with site(project) as place:
+        agents = await place.agent("One", "first"), await place.agent("Two", "second")
+
+        async def write(name: str) -> None:
+            calls = [await agent.begin(SHELL, command="...") for agent in agents]
+            project.write(name, b"somebody\n")
+            for agent, call in zip(agents, calls, strict=True):
+                await agent.done(call)
+
+        await write("a")
+        assert (await place.until_changed("a")).prompt == "One of: One / Two"
+        (project.home / "state").rename(project.home / "removed")
+        await agents[0].prompt("Three")
+        await agents[1].prompt("Four")
+        await (await place.agent("Five", "third")).edit("b", b"third\n")
+        assert (await place.until_changed("b")).prompt == "Five"
+        await write("c")
+        assert (await place.until_changed("c")).prompt == "One of: Three / Four"
+
+
 class Shells:
     """Two agents with hooks, each with a shell for the commands that it runs."""
 
@@ -2010,6 +2045,22 @@ async def test_a_turn_of_a_cli_without_hooks_that_was_forgotten_is_begun_again(
         await cli.until_idle()
         cli.type("echo agent > a")
         await place.until_turns(("Fix it", {"a": "modified"}))
+
+
+@pytest.mark.usefixtures("nothing_typed")
+async def test_what_a_cli_without_hooks_does_in_a_record_that_is_begun_anew_is_in_no_other_turn(
+    project: Project, calls: list[str], cli: SilentCli
+) -> None:
+    project.commit(a=b"a\n", b=b"b\n", c=b"c\n")
+    async with watching(project, calls, cli) as place:
+        cli.type("echo cli > a")
+        assert (await place.until_changed("a")).client == "Gemini CLI 0.61.0"
+        await cli.until_idle()
+        (project.home / "state").rename(project.home / "removed")
+        await (await place.agent("Fix it")).edit("b", b"agent\n")
+        assert (await place.until_changed("b")).prompt == "Fix it"
+        cli.type("echo cli > c")
+        assert (await place.until_changed("c")).client == "Gemini CLI 0.61.0"
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
