@@ -152,7 +152,7 @@ changed.  Undone changes are left out."
                    (qwen-companion-untrusted-line (or (qwen-companion-turn-prompt turn) ""))
                    "[#[:space:]]+"))
          (session (qwen-companion-turn-session turn)))
-    (if (and qwen-companion-changes-commit-trailer session)
+    (if (and qwen-companion-changes-commit-trailer (not (member session '(nil ""))))
         (format "%s\n\n%s: %s\n" subject qwen-companion-changes-commit-trailer
                 (qwen-companion-untrusted-line session))
       subject)))

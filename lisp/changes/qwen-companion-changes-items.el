@@ -143,7 +143,11 @@ The cdr is a list of files, or a string, the reason for having none.")
   (cl-remove-if-not
    (lambda (turn)
      (and (or (null qwen-companion-changes-items-client)
-              (equal qwen-companion-changes-items-client (qwen-companion-turn-client turn))
+              (cl-subsetp (qwen-companion-changes-items--clients
+                           qwen-companion-changes-items-client)
+                          (qwen-companion-changes-items--clients
+                           (qwen-companion-turn-client turn))
+                          :test #'equal)
               (eq 'user (qwen-companion-turn-who turn)))
           (member qwen-companion-changes-items-root
                   (list nil (qwen-companion-turn-root turn)))
@@ -288,9 +292,19 @@ With NOW non-nil, return those seen now."
       (format-time-string "%m-%d %H:%M" time))))
 
 (defun qwen-companion-changes-items-client-name (client)
-  "Return the name of CLIENT for a person, without its version."
+  "Return the name of CLIENT for a person, without its version.
+CLIENT may name several CLIs, as in `qwen-companion-changes-items--clients'."
   (if (string-empty-p (or client "")) "a CLI"
-    (car (split-string (qwen-companion-untrusted-line client) " [0-9]"))))
+    (string-join
+     (delete-dups (mapcar (lambda (name) (car (split-string name " [0-9]")))
+                          (qwen-companion-changes-items--clients
+                           (qwen-companion-untrusted-line client))))
+     " or ")))
+
+(defun qwen-companion-changes-items--clients (client)
+  "Return the CLIs named in CLIENT, that of a turn.
+A change that one of several agents has made is in a turn of all."
+  (split-string (or client "") " or "))
 
 (defun qwen-companion-changes-items-author (client start)
   "Return the name and version of CLIENT, and the time its turn began.

@@ -204,8 +204,10 @@ On the heading of a turn, fold or unfold it; on a button, push it."
 (defun qwen-companion-changes-show-session ()
   "Show each change in the session of the turn at point, or the newest one."
   (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes--show
-   (list 'session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point)))))
+  (let ((session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point))))
+    (when (string-empty-p session)
+      (user-error "The session of this turn is not known"))
+    (qwen-companion-changes--show (list 'session session))))
 
 (defun qwen-companion-changes-show-plan ()
   "Show the plan of the turn at point, or the newest one.

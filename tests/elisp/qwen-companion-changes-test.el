@@ -1605,6 +1605,35 @@ BYTES is nil for a whole change."
     (qwen-companion-changes-toggle-client)
     (should (string-search "Prompt of one" (qwen-companion-changes-test-text)))))
 
+(ert-deftest qwen-companion-changes-test-of-one-of-several-agents ()
+  "A turn of several agents names each of them, and no session."
+  (qwen-companion-changes-test-with '(("a.txt" "1\n"))
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "2\n")) :client "Gemini CLI 0.61.0")
+    (qwen-companion-changes-test-turn
+     "both" '(("a.txt" "3\n"))
+     :client "Qwen Code 0.24.4 or Qwen Code 0.24.5 or Gemini CLI 0.61.0" :session "")
+    (qwen-companion-changes-test-open)
+    (should (string-search "Qwen Code or Gemini CLI  Prompt of both"
+                           (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-test-goto "Prompt of both")
+    (should-error (call-interactively #'qwen-companion-changes-show-session) :type 'user-error)
+    (qwen-companion-changes-test-goto "Prompt of one")
+    (qwen-companion-changes-toggle-client)
+    (should (string-search "Prompt of both" (qwen-companion-changes-test-text)))
+    (qwen-companion-changes-toggle-client)
+    (let ((qwen-companion-changes-commit-trailer "Qwen-Session")
+          got)
+      (cl-letf (((symbol-function 'magit-commit-create)
+                 (lambda (arguments) (setq got arguments))))
+        (provide 'magit)
+        (unwind-protect
+            (progn
+              (setq qwen-companion-changes-test-staged (list '(:staged 1)))
+              (qwen-companion-changes-test-press-at "Prompt of both" "C")
+              (should (equal '("--edit" "--message=Prompt of both") got)))
+          (setq features (delq 'magit features)
+                qwen-companion-changes-test-staged nil))))))
+
 (ert-deftest qwen-companion-changes-test-in-words ()
   "A hunk can be read as a sentence, also one that is undone."
   (qwen-companion-changes-test--with-hunks
