@@ -132,7 +132,7 @@ class Agents:
         """Return the turn of `cli` for a change: the last, or a new one if it has received a prompt since."""
         row = cli.turn
         if row is not None and not root.record.store.has(row.id, row):
-            # The turn recorded nothing, or was pruned.
+            # The turn recorded nothing, was pruned, or is in a record that is lost.
             cli.prompt, row = cli.prompt or row.text, None
         typed = root.record.site.work_of(cli.peer).typed
         prompt, cli.prompt = cli.prompt, ""

@@ -29,7 +29,7 @@ from qwen_companion.privacy.rules import edited_file
 from qwen_companion.processes import has_ended
 
 ONE_GO_MS = 5 * 60 * 1000
-"""Seconds within which a further hunk that the user undoes belongs to the same turn."""
+"""Milliseconds within which a further hunk that the user undoes belongs to the same turn."""
 
 _FOUND = (DISK, UNREVIEWED, SHELL_TOOL)
 """Tools whose writes only a scan can find."""
