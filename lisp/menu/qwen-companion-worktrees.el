@@ -150,7 +150,8 @@ With ALL non-nil, request known data again, as it may be outdated."
                 (lambda (a b) (> (length a) (length b))))))))
 
 (defun qwen-companion-worktrees--newest-turns ()
-  "Return the newest turn of an agent in each root: an alist (ROOT . TURN)."
+  "Return the newest turn of an agent in each root: an alist (ROOT . TURN).
+Leave out turns of one of several agents, which have no session."
   (qwen-companion-worktrees--once
    'turns
    (lambda ()
@@ -159,6 +160,7 @@ With ALL non-nil, request known data again, as it may be outdated."
                 for root = (qwen-companion-turn-root turn)
                 when (and (eq 'agent (qwen-companion-turn-who turn))
                           (not (eq 'merge (qwen-companion-turn-source turn)))
+                          (not (equal "" (qwen-companion-turn-session turn)))
                           (not (gethash root seen)))
                 do (puthash root t seen)
                 and collect (cons (qwen-companion-worktrees--true-name root) turn))))))

@@ -120,7 +120,8 @@
 Buffers of the worktree that are not saved are told of."
   (qwen-companion-worktrees-test--with
       (list (qwen-companion-worktrees-test--tree "feat" :files 0))
-      (list (list :who 'agent :source 'hooks :cli "one" :root "/p/.qwen/worktrees/feat"))
+      (list (list :who 'agent :source 'disk :session "" :root "/p/.qwen/worktrees/feat")
+            (list :who 'agent :source 'hooks :cli "one" :root "/p/.qwen/worktrees/feat"))
       (list (list :id "one" :client "Qwen Code" :directory "/p")
             (list :id "two" :client "Gemini CLI" :directory "/p/.qwen/worktrees/feat/sub"))
     (should (string-match-p "Qwen Code \\+1" (qwen-companion-worktrees-test--line "feat")))
