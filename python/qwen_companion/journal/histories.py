@@ -53,18 +53,19 @@ class Histories:
         self._noted: dict[tuple[int, str], tuple[History | None, str]] = {}
         """The notes of turns about repositories, each with the history before the turn, None of a new one."""
 
-    def look(self, owns: Collection[str]) -> tuple[list[str], bool]:
+    def look(self, owns: Collection[str]) -> tuple[dict[str, bytes], bool]:
         """Return the repositories that were made, changed or deleted since the last call, and whether any is new.
 
-        `owns` are the present directories of repositories.
+        Each has a file that has changed with it.  `owns` are the present directories of repositories.
         """
-        self._before, self._now = self._now, {own: _history_of(own) for own in owns}
-        if self._before is None:
-            return [], False
-        changed = [own for own, its in self._now.items() if self._before.get(own) != its]
-        known = (own for own, its in self._before.items() if its and own not in self._now)
-        changed += [own for own in known if not os.path.lexists(own)]
-        return changed, not self._now.keys() <= self._before.keys()
+        before, self._before = self._now, self._now
+        now = self._now = {own: _history_of(own) for own in owns}
+        if before is None:
+            return {}, False
+        changed = {own: _written(own, before.get(own, its), its) for own, its in now.items() if before.get(own) != its}
+        known = (own for own, its in before.items() if its and own not in now)
+        changed |= {own: os.fsencode(own) for own in known if not os.path.lexists(own)}
+        return changed, not now.keys() <= before.keys()
 
     def note(self, turn: int, own: str) -> tuple[str, str | None]:
         """Return the note for `turn`, in which the history of `own` has changed, and any note that it replaces."""
@@ -111,6 +112,12 @@ def _history_of(own: str) -> History:
         return _THERE
     kept = _HISTORY.get(os.path.basename(own))
     return dict(_stamp(os.path.join(own, kept))) if kept is not None else dict(_branches(own))
+
+
+def _written(own: str, before: History, now: History) -> bytes:
+    """Return the file in which the history of the repository `own` has changed, or its directory."""
+    names = (os.path.join(os.fsencode(own), name) for name, its in now.items() if before.get(name) != its)
+    return next(filter(os.path.lexists, names), os.fsencode(own))
 
 
 def _branches(own: str) -> Iterator[tuple[bytes, bytes]]:

@@ -195,13 +195,16 @@ class Record:
         if is_any_new:
             # Some of their files may have been found before they were recognized as repositories.
             self._forget_repositories()
-        if notes or changed:
+        if notes:
             (of,) = choose([os.fsencode(self.site.true)])
             if of.turn is not None:
                 for text in notes:
                     self.store.add_note(of.turn, text)
-                for own in changed:
-                    self.store.add_note(of.turn, *self._histories.note(of.turn, own))
+        # The time of a commit is that of the file that it has written.
+        causes = choose(list(changed.values())) if changed else ()
+        for own, of in zip(changed, causes, strict=True):
+            if of.turn is not None:
+                self.store.add_note(of.turn, *self._histories.note(of.turn, own))
 
     def _drop_if_spare(self, path: bytes) -> None:
         """Delete the temporary file `path` of a killed process if its bytes are stored elsewhere.

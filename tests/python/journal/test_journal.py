@@ -628,6 +628,43 @@ async def test_what_a_command_did_that_is_told_late_is_not_that_of_another(
         assert (one.prompt, two.prompt) == ("One", "Two")
 
 
+@pytest.mark.parametrize("who", ["user", "agent"])
+async def test_a_commit_is_told_with_the_turn_in_which_it_was_made(
+    project: Project, may_look: threading.Event, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """The look that its prompt has asked for comes after it, on a busy machine."""
+    bare = project.root / ".bare"
+    project.git("init", "--quiet", "--bare", str(bare))
+
+    def commit() -> None:
+        (bare / "refs/heads/a").write_text(f"{first}\n")
+
+    project.commit(a=b"a\n")
+    project.git("push", "--quiet", str(bare), "HEAD")
+    tree = project.git("--git-dir=.bare", "mktree").strip()
+    first = project.git("--git-dir=.bare", "commit-tree", "-m", "x", tree).strip()
+    may_look.set()
+    monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0)
+    async with at_work(project) as (place, agent):
+        await agent.turn("One", {"a": b"1\n"})
+        await place.until_done()
+        may_look.clear()
+        if who == "user":
+            commit()
+        await tick()
+        await agent.prompt("Two")
+        await tick()
+        if who == "agent":
+            await agent.run(commit)
+        await tick()
+        await agent.run(lambda: project.write("b", b"2\n"))
+        await agent.report("Stop")
+        may_look.set()
+        await place.until({"a": "modified"}, {"b": "added"})
+        note = "1 commit in the repository .bare; undo leaves it alone"
+        await place.until_noted((), (note,) if who == "agent" else ())
+
+
 @pytest.mark.parametrize("tool", [SHELL, "write_file"])
 async def test_a_turn_that_goes_on_is_recorded_after_all_it_had_was_anothers(project: Project, tool: str) -> None:
     project.commit(a=b"a\n", b=b"b\n")
