@@ -21,7 +21,7 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
-_SHARED = "what another agent may have changed instead is in a turn of both"
+_SHARED = 'what this or another agent has changed is in a turn "One of: ..."'
 
 
 class Attribution:
@@ -84,6 +84,7 @@ class Attribution:
                 if number != turn:
                     root.record.store.hand_over([write], turn, number)
                     root.changed |= {turn, number}
+        root.withdraw(_SHARED)
 
     # --- Possible authors ---
 

@@ -337,6 +337,18 @@ class Root:
         self.changed.add(last)
         return last
 
+    def withdraw(self, note: str) -> None:
+        """Remove the `note` of `shared` from turns without a shared turn; forget those that have ended empty."""
+        store = self.record.store
+        left = {turns: shared for turns, shared in self._shared.items() if store.turn(shared) is not None}
+        freed = {number for turns in self._shared.keys() - left.keys() for number in turns}.difference(*left)
+        self._shared = left
+        self.changed |= freed
+        for number in freed:
+            store.remove_note(number, note)
+            if (row := store.turn(number)) is not None and row.end is not None:
+                self.record.end(number, row.end)
+
     def end(self, running: Running) -> None:
         """Record that the turn `running` has ended."""
         if running.number is not None and running.end is not None and not self.finish(running.number, running.end):

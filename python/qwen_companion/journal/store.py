@@ -185,6 +185,13 @@ class Store:
             notes = json.dumps((*(each for each in found.notes if each != replaced), note)[:20])
             self.database.execute("update turns set notes = ? where id = ?", notes, turn)
 
+    def remove_note(self, turn: int, note: str) -> None:
+        """Remove `note` from those of `turn`."""
+        found = self.turn(turn)
+        if found is not None and note in found.notes:
+            notes = json.dumps([each for each in found.notes if each != note])
+            self.database.execute("update turns set notes = ? where id = ?", notes, turn)
+
     def turns(self) -> list[TurnRow]:
         """Return all turns, the oldest first."""
         return list(map(_turn, self.database.rows(f"{_SELECT_TURN} order by id")))

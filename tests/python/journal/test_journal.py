@@ -74,7 +74,7 @@ from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio
 
-SHARED = "what another agent may have changed instead is in a turn of both"
+SHARED = 'what this or another agent has changed is in a turn "One of: ..."'
 
 DRAW = "for i in 1 2 3 4 5 6 7 8 9; do echo .; sleep 0.1; done"
 """A command of a process that goes on working for a second, as agents do that have written a file."""
@@ -663,6 +663,26 @@ async def test_a_commit_is_told_with_the_turn_in_which_it_was_made(
         await place.until({"a": "modified"}, {"b": "added"})
         note = "1 commit in the repository .bare; undo leaves it alone"
         await place.until_noted((), (note,) if who == "agent" else ())
+
+
+async def test_what_is_told_apart_late_leaves_no_turn_of_several_agents_and_no_note(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
+    project.commit(a=b"a\n", b=b"b\n")
+    async with site(project) as place:
+        agents = [await place.agent(name, name) for name in ("One", "Two", "Three")]
+        await place.until_done()
+        project.write("a", b"first\n")
+        end = datetime.now(timezone.utc)
+        await tick()
+        await agents[2].run(lambda: project.write("b", b"third\n"))
+        assert (await place.until_changed("a")).prompt == "One of: One / Two / Three"
+        await agents[1].report("Stop")
+        values: Mapping[str, Any] = {"tool_name": SHELL, "tool_call_id": "late", "duration_ms": 500}
+        await agents[0].report("PostToolUse", **values, timestamp=end.isoformat())
+        await place.until_turns(("One", {"a": "modified"}), ("Three", {"b": "modified"}))
+        await place.until_noted((), ())
 
 
 @pytest.mark.parametrize("tool", [SHELL, "write_file"])
