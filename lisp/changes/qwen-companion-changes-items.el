@@ -94,6 +94,8 @@ OTHER), the differences from the worktree OTHER.")
 (defvar-local qwen-companion-changes-items-seen nil
   "Hash table of changes seen when the buffer was opened.
 It maps (TURN . PATH) to t or a list of keys.")
+(defvar qwen-companion-changes-items--read nil
+  "The ids of the turns without files that have been shown.")
 (defvar-local qwen-companion-changes-items-auto-unfold nil
   "Non-nil in a list just opened, whose newest turn is unfolded.
 After that it is (KEY . END): the key of that turn, and the time until
@@ -206,7 +208,12 @@ The cdr is a list of files, or a string, the reason for having none.")
                         (eq t (gethash (cons id (qwen-companion-changed-file-path file))
                                        qwen-companion-changes-items-seen))))
                  files)))
-    (when (or shown (null files))
+    (when (or shown
+              (and (null files)
+                   (or qwen-companion-changes-items-all
+                       (not (gethash id qwen-companion-changes-items-seen)))))
+      (when (and (null files) (qwen-companion-turn-end turn))
+        (cl-pushnew id qwen-companion-changes-items--read :test #'equal))
       (qwen-companion-changes-items--make-group
        id (list :root (qwen-companion-turn-root turn) :scope 'turn :turn id
                 :session (qwen-companion-turn-session turn))
@@ -214,9 +221,13 @@ The cdr is a list of files, or a string, the reason for having none.")
         #'qwen-companion-changes-items--unreviewed-p shown)))))
 
 (defun qwen-companion-changes-items-note-seen ()
-  "Hide each change that is now marked as seen."
+  "Hide each change that is now marked as seen.
+Hide also turns without files, whose notes were shown before."
   (setq qwen-companion-changes-items-seen (make-hash-table :test #'equal))
   (dolist (turn (qwen-companion-journal-turns))
+    (when (and (null (qwen-companion-turn-files turn))
+               (member (qwen-companion-turn-id turn) qwen-companion-changes-items--read))
+      (puthash (qwen-companion-turn-id turn) t qwen-companion-changes-items-seen))
     (dolist (file (qwen-companion-turn-files turn))
       (puthash (cons (qwen-companion-turn-id turn)
                      (qwen-companion-changed-file-path file))

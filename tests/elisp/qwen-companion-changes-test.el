@@ -669,6 +669,19 @@ It gets the buffer, and the bytes before and after that."
     (qwen-companion-changes-toggle-seen)
     (should (string-search "a.txt" (qwen-companion-changes-test-text)))))
 
+(ert-deftest qwen-companion-changes-test-shows-a-note-without-files-once ()
+  (qwen-companion-changes-test--with-hunks
+    (let ((shown (lambda () (string-search "Prompt of noted" (qwen-companion-changes-test-text)))))
+      (qwen-companion-changes-test-turn "noted" nil :notes '("2 commits in .hg") :end 2000)
+      (qwen-companion-changes-test-settle)
+      (should (funcall shown))
+      (qwen-companion-test-press "g")
+      (qwen-companion-changes-test-settle)
+      (should-not (funcall shown))
+      (qwen-companion-changes-toggle-seen)
+      (qwen-companion-changes-test-settle)
+      (should (funcall shown)))))
+
 (ert-deftest qwen-companion-changes-test-marks-hunk-file-and-turn-by-key ()
   "In a list of several turns, each mark goes where point is and no further."
   (qwen-companion-changes-test--with-hunks
