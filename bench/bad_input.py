@@ -21,11 +21,11 @@ from sexpdata import Symbol, dumps
 from bad_backend import bad_backend
 from bad_daemon import bad_daemon
 from loopback import Table, chdir, new_home, session
+from qwen_companion.base.processes import process_space
 from qwen_companion.discovery.dialects import DIALECTS, File
 from qwen_companion.discovery.files import MARKER, Discovery, directory_of
 from qwen_companion.doors.hook_settings import hook_secret
 from qwen_companion.doors.tool_settings import tool_secret
-from qwen_companion.processes import process_space
 from schema_messages import client_messages
 from support import OTHER_USER, Backend, Cli, EpcPeer, Home
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise

@@ -319,7 +319,7 @@ socket.  If that is impossible, signal a `file-error' with the remedy."
 (defun qwen-companion-backend--make-reserve ()
   "Make a socket to keep the server's port from other users.
 The first Python process sends it a descriptor that holds the port, see
-python/qwen_companion/listening.py.  The connection is never accepted,
+python/qwen_companion/base/listening.py.  The connection is never accepted,
 so the descriptor stays open in the system until this socket is closed:
 when the process is killed, no other user can take the port."
   (qwen-companion-backend--drop-reserve)

@@ -83,9 +83,9 @@ def serve(output: int) -> int:
     from qwen_companion.ending import limit_end_after_input
 
     limit_end_after_input(0)
+    from qwen_companion.base.errors import HelloError, SpoolError
+    from qwen_companion.base.listening import listen, listen_reserved
     from qwen_companion.emacs.messages import Hello
-    from qwen_companion.errors import HelloError, SpoolError
-    from qwen_companion.listening import listen, listen_reserved
 
     try:
         hello = Hello.parse(read_line(0))

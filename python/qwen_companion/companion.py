@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 
+from qwen_companion.base.errors import first_error
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.threads import in_thread
 from qwen_companion.daemon_front import DaemonFront
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.domain import (
@@ -42,7 +45,6 @@ from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.ending import end_by_signal, limit_end
-from qwen_companion.errors import first_error
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.local_context import LocalContext
@@ -55,8 +57,6 @@ from qwen_companion.publisher import Publisher
 from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
 from qwen_companion.rewinds import Rewinds
-from qwen_companion.sockets import Connection
-from qwen_companion.threads import in_thread
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer

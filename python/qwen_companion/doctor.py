@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from qwen_companion.json_objects import as_object, read_object
+from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.programs import find_program, isolated, run_within
 
 _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import psutil
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.programs import find_program, isolated, run
 
 SETTINGS = (

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.state import key_of, state_home, write_private
 from qwen_companion.domain import KeptPlan
-from qwen_companion.local_ids import local_id
-from qwen_companion.state import key_of, state_home, write_private
 
 _MAX_PLANS = 100
 """Most stored plans of a project."""

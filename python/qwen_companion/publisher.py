@@ -8,13 +8,13 @@ from functools import partial
 
 import anyio
 
+from qwen_companion.base.processes import ended, start_of
+from qwen_companion.base.threads import in_thread
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery, Publication
 from qwen_companion.doors.layer import Installed
 from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
-from qwen_companion.processes import ended, start_of
-from qwen_companion.threads import in_thread
 
 RENEW_S = 300.0
 """Seconds between checks of the discovery files and the settings layer."""

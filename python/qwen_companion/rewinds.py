@@ -10,12 +10,12 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.processes import end
+from qwen_companion.base.tasks import log_failure
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.emacs import messages
-from qwen_companion.errors import CompanionError
-from qwen_companion.processes import end
-from qwen_companion.tasks import log_failure
-from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recorded_sessions import move_recording
 
 END_S = 15.0

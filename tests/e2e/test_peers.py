@@ -13,7 +13,7 @@ import pytest
 
 from clis import QWEN
 from editor import CLIENT, lisp_string
-from qwen_companion.processes import start_of
+from qwen_companion.base.processes import start_of
 from sandbox import BUILD, EDITED
 from stage import Stage
 from terminal import PATIENCE, Screen

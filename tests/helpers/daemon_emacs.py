@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from sexpdata import dumps, loads
 
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession
+from qwen_companion.base.tasks import Tasks
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.conversation import Fitting
 from qwen_companion.daemon.dispatcher import CallDispatcher
@@ -19,7 +20,6 @@ from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
 from qwen_companion.emacs.messages import DaemonCall, Notification
 from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.tasks import Tasks
 from support import TIMEOUT_S
 
 M = TypeVar("M", bound=Notification)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.doors.files import Files
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.sessions import Sessions
-from qwen_companion.sockets import Connection
 
 
 class FakeSessions(Sessions):

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import anyio
 
 from journal_project import SHELL, Project
+from qwen_companion.base.processes import start_of
 from qwen_companion.domain import (
     ChangedFile,
     Peer,
@@ -41,7 +42,6 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.journal.model_news import Excluded
 from qwen_companion.journal.sites import ThisMachine
-from qwen_companion.processes import start_of
 from support import TIMEOUT_S, until
 
 T = TypeVar("T", bound=Notification)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from qwen_companion.processes import start_of
+from qwen_companion.base.processes import start_of
 
 
 def values_of(pid: int, home: Path, /, **others: Any) -> dict[str, Any]:

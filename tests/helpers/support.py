@@ -26,8 +26,8 @@ from sexpdata import Symbol, dumps, loads
 
 from forked_backend import PYTHON_DIRECTORY, ForkedBackend
 from limit import limit_s
+from qwen_companion.base.errors import EmacsBusyError
 from qwen_companion.domain import HookAnswer
-from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Proposal
 
 T = TypeVar("T")

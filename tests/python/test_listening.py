@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.listening import listen_reserved
+from qwen_companion.base.listening import listen_reserved
 from support import BECOME_OTHER, KNOWN, NO_LIBRARY, Backend, Cli, Home, needs_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps a port without a process")

@@ -24,8 +24,8 @@ from sexpdata import Symbol, dumps
 
 import qwen_companion.__main__ as entry
 from limit import stretched
+from qwen_companion.base.processes import start_of
 from qwen_companion.emacs.bridge import CALL_TIMEOUT_S
-from qwen_companion.processes import start_of
 from support import NEVER_GIVEN_UP, PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 SECONDS_TO_STOP = stretched(20.0)

@@ -16,10 +16,10 @@ import pytest
 
 from fake_daemon import FakeDaemon, FakeSession, event
 from qwen_companion import rewinds
+from qwen_companion.base.processes import start_of
 from qwen_companion.daemon import rewinding
 from qwen_companion.domain import Peer
 from qwen_companion.emacs.messages import Notification, RecordedRewound, RewindRecorded
-from qwen_companion.processes import start_of
 from qwen_companion.transcripts.recorded_sessions import recordings
 
 pytestmark = pytest.mark.anyio

@@ -202,7 +202,7 @@ def limit_files(backend: Backend, size: int) -> None:
 
 
 POOR = """import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)); \
-from qwen_companion import inotify; inotify.open_inotify = lambda: None"""
+from qwen_companion.base import inotify; inotify.open_inotify = lambda: None"""
 """As settings of a `Backend`: it may open few files, and the system tells nothing of changes."""
 
 

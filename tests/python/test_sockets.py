@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from qwen_companion import sockets
-from qwen_companion.sockets import ClientSocket, Connection, client_socket, is_of_another_user
+from qwen_companion.base import sockets
+from qwen_companion.base.sockets import ClientSocket, Connection, client_socket, is_of_another_user
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a connection is")
 

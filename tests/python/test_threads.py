@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from qwen_companion.threads import in_thread, on_event_loop
+from qwen_companion.base.threads import in_thread, on_event_loop
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

@@ -11,6 +11,10 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.tasks import Task
+from qwen_companion.base.threads import in_thread
+from qwen_companion.base.times import milliseconds
 from qwen_companion.daemon import messages, models
 from qwen_companion.daemon.address import DaemonAddress, find_address
 from qwen_companion.daemon.client import DaemonClient
@@ -30,10 +34,6 @@ from qwen_companion.daemon.messages import DaemonSessions, DaemonState, ListedSe
 from qwen_companion.daemon.rewinding import NO_PROMPT, copy_and_rewind
 from qwen_companion.daemon.sanitize import line
 from qwen_companion.daemon.stream import Backoff
-from qwen_companion.local_ids import local_id
-from qwen_companion.tasks import Task
-from qwen_companion.threads import in_thread
-from qwen_companion.times import milliseconds
 
 SILENT_S = 5.0
 """Seconds without an answer to the first request before the user is informed."""

@@ -14,6 +14,9 @@ from typing import Protocol
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.tasks import Task, Tasks
+from qwen_companion.base.threads import in_thread
 from qwen_companion.daemon import models
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
@@ -59,10 +62,7 @@ from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import NEWS_UNITS, ChatWork
 from qwen_companion.emacs.messages import Notification
-from qwen_companion.local_ids import local_id
 from qwen_companion.plan_files import plan_path
-from qwen_companion.tasks import Task, Tasks
-from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,9 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from qwen_companion.base.errors import CompanionError, MessageError, SpoolError
+from qwen_companion.base.tasks import Tasks
+from qwen_companion.base.threads import in_thread
 from qwen_companion.daemon import errors, messages, models
 from qwen_companion.daemon.connection import Daemon
 from qwen_companion.daemon.conversation import Conversation, Host, Shared
@@ -25,9 +28,6 @@ from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import CompanionError, MessageError, SpoolError
-from qwen_companion.tasks import Tasks
-from qwen_companion.threads import in_thread
 
 _log = logging.getLogger(__name__)
 

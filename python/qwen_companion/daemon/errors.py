@@ -7,7 +7,7 @@ scheme, host and port.  Status codes and `code` fields as seen on 0.24.4.
 
 from __future__ import annotations
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 
 
 class DaemonError(CompanionError):

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import OfferedPlan, Option, Permission, ToolChange
 from qwen_companion.daemon.sanitize import clean, exact, line, reveal
 from qwen_companion.domain import AskedQuestion, QuestionChoice
-from qwen_companion.local_ids import local_id
 
 ME, OTHER, NOBODY = "me", "other", "nobody"
 """The author of an answer: this client, another one, or nobody if the turn ended first."""

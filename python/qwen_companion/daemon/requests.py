@@ -18,11 +18,11 @@ from urllib.parse import quote
 import anyio
 import httpx2
 
+from qwen_companion.base.json_objects import read_object
 from qwen_companion.daemon import errors
 from qwen_companion.daemon.address import clean_token, clean_url
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.models import Cursor, W, parse
-from qwen_companion.json_objects import read_object
 
 REQUEST_S = 30.0
 """Seconds an answer may take."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
+from qwen_companion.base.threads import in_thread
+from qwen_companion.base.times import milliseconds
 from qwen_companion.daemon import models
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.client import CANNOT_REWIND, DaemonClient
 from qwen_companion.daemon.errors import DaemonError, GoneError, UnsupportedError
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.transcript import PastPrompt
-from qwen_companion.threads import in_thread
-from qwen_companion.times import milliseconds
 
 NO_PROMPT = "This prompt is not part of the conversation any more."
 

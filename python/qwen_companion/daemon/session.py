@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.tasks import log_failure
 from qwen_companion.daemon import models
 from qwen_companion.daemon.interrupted_turns import DONE, InterruptedTurns, Output
 from qwen_companion.daemon.messages import Change, Queued, SessionInfo, SlashCommand, SlashCommands
@@ -21,8 +23,6 @@ from qwen_companion.daemon.stream import Connected, Disconnected, Ended, Frame, 
 from qwen_companion.daemon.tools import HeldTool, plan_in, without_texts
 from qwen_companion.daemon.transcript import PastPrompt, Transcript, time_of
 from qwen_companion.daemon.turns import UNKNOWN_PROMPT, Turns, lost_ends
-from qwen_companion.local_ids import local_id
-from qwen_companion.tasks import log_failure
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import models
 from qwen_companion.daemon.sanitize import line
-from qwen_companion.local_ids import local_id
 
 _ANSWERED = ("title", "clients", "model", "model_names", "mode")
 """Facts that come with the daemon's answers, beside events."""

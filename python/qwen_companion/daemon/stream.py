@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from qwen_companion.base.tasks import Tasks
 from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.daemon.errors import (
     BusyError,
@@ -23,7 +24,6 @@ from qwen_companion.daemon.errors import (
 )
 from qwen_companion.daemon.models import Cursor, Envelope, ReplayComplete, StateResyncRequired, parse_frame
 from qwen_companion.daemon.requests import EventSource
-from qwen_companion.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon.messages import DIFF, INPUT, NEW, OLD, OUTPUT, DiffInfo, FilePosition, ToolChange
 from qwen_companion.daemon.models import Location, ToolContent, ToolFields
 from qwen_companion.daemon.sanitize import cap, clean, exact, line, reveal
-from qwen_companion.local_ids import local_id
 from qwen_companion.texts.unified import unified
 
 SHOWN_CHARACTERS = 16 * 1024

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import models
 from qwen_companion.daemon.messages import EndChange, Queued
 from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import clean, line
-from qwen_companion.local_ids import local_id
 
 UNKNOWN_PROMPT = ""
 """The running prompt if the daemon only says that there is one."""

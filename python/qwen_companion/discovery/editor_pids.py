@@ -21,7 +21,7 @@ import os
 
 import psutil
 
-from qwen_companion.processes import parent_of
+from qwen_companion.base.processes import parent_of
 
 SHELLS = frozenset(("zsh", "bash", "sh", "tcsh", "csh", "ksh", "fish", "dash"))
 

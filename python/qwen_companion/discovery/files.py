@@ -18,10 +18,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.processes import has_ended, process_space, start_of
 from qwen_companion.discovery.dialects import DIALECTS, Base, Dialect, File, Pids, Value, in_effect
 from qwen_companion.discovery.editor_pids import editor_pids
-from qwen_companion.json_objects import as_object, read_object
-from qwen_companion.processes import has_ended, process_space, start_of
 
 EDITOR_INFO = {"name": "emacs", "displayName": "Emacs"}
 

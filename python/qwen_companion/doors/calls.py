@@ -9,11 +9,11 @@ from typing import Protocol
 
 import anyio
 
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import Peer
 from qwen_companion.doors.events import NO_DECISION, Answer
 from qwen_companion.doors.files import Files
 from qwen_companion.ide.peers import Caller
-from qwen_companion.sockets import Connection
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from qwen_companion.json_objects import as_object
+from qwen_companion.base.json_objects import as_object
 
 EDIT = "edit"
 WRITE = "write_file"

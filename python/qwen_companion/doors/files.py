@@ -10,8 +10,8 @@ import secrets
 import stat
 from typing import Protocol
 
+from qwen_companion.base.threads import in_thread
 from qwen_companion.ide.targets import check_target
-from qwen_companion.threads import in_thread
 
 CHANGED = "it has changed on disk"
 

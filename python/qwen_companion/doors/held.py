@@ -14,17 +14,17 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from qwen_companion.base.errors import EmacsUnavailableError, PromptError
+from qwen_companion.base.tasks import Tasks
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import run_while_wanted
 from qwen_companion.doors.files import Files
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.doors.terminal_files import TerminalFiles, append_prompt
-from qwen_companion.errors import EmacsUnavailableError, PromptError
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.ide.tools import Editor
-from qwen_companion.tasks import Tasks
-from qwen_companion.threads import in_thread
 
 HOLD_S = REVIEW_TIMEOUT_S - 10.0
 """Seconds that a hook is held: less than the CLI waits."""

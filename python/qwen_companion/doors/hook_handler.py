@@ -13,6 +13,10 @@ from typing import TypeVar
 
 import anyio
 
+from qwen_companion.base.processes import ended
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.tasks import Tasks, contained, contained_call
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState, Settings
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import HookCall, PendingReply, RemotePlaces, Reply, no_decision
@@ -29,10 +33,6 @@ from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import Editor
-from qwen_companion.processes import ended
-from qwen_companion.sockets import Connection
-from qwen_companion.tasks import Tasks, contained, contained_call
-from qwen_companion.threads import in_thread
 
 _WATCH_S = 2.0
 """Seconds between checks whether a process has ended, if the system does not report that."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from qwen_companion.base.state import write_private
 from qwen_companion.doors.events import EDIT_TOOLS, PermissionRequest, PreToolUse, ask
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
-from qwen_companion.state import write_private
 
 HOOK_PATH = "/hook"
 """The path of the hooks on the port of the MCP server."""

@@ -16,14 +16,14 @@ from typing import Any
 import anyio
 from starlette.types import Receive, Scope, Send
 
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.tasks import contained
 from qwen_companion.doors.calls import HookCall, Reply
 from qwen_companion.doors.events import PermissionRequest
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_settings import EDIT_QUERY
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse, reply
-from qwen_companion.sockets import Connection
-from qwen_companion.tasks import contained
 
 _TEXT_LIMIT_BYTES = 64 * 1024 * 1024
 """Largest text of an event that is kept; a larger edit is not reviewed."""

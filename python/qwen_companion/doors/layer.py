@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 
 VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
 """The variable that names the layer to a CLI."""

@@ -22,6 +22,9 @@ from typing import Any
 
 import anyio
 
+from qwen_companion.base.errors import CompanionError, EmacsUnavailableError, PromptError
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.calls import Reply, run_while_wanted
@@ -29,13 +32,10 @@ from qwen_companion.doors.files import CHANGED, Files
 from qwen_companion.doors.held import BUSY, Asker, Held, HeldCalls, Limits
 from qwen_companion.doors.hook_settings import OPEN, covers
 from qwen_companion.doors.terminal_files import TerminalFiles
-from qwen_companion.errors import CompanionError, EmacsUnavailableError, PromptError
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.ide.tools import Editor
 from qwen_companion.texts.unified import unified
-from qwen_companion.threads import in_thread
 
 _YES_KEY, _NO_KEY = "1", "\x1b"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from qwen_companion.base.json_objects import as_object
 from qwen_companion.domain import CliState, SessionState, Todo
 from qwen_companion.doors import events
-from qwen_companion.json_objects import as_object
 
 IDLE = "idle"
 WORKING = "working"

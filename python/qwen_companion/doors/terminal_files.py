@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import psutil
 
+from qwen_companion.base.errors import PromptError
+from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.domain import Peer
-from qwen_companion.errors import PromptError
-from qwen_companion.json_objects import as_object, read_object
 
 _NEWEST_BYTES = 1024 * 1024
 """Bytes of the newest events that are read at first; more if a plan among them is longer."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from qwen_companion.base.json_objects import as_object
 from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
-from qwen_companion.json_objects import as_object
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its files of settings.

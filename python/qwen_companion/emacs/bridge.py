@@ -27,10 +27,7 @@ from epc.handler import CallerUnknown, EPCHandler, encode_message
 from epc.server import EPCServer
 from sexpdata import Symbol
 
-from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, parse_incoming
-from qwen_companion.emacs.plists import Sexp, read_sexp
-from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import (
+from qwen_companion.base.errors import (
     EmacsBusyError,
     EmacsGoneError,
     EmacsRefusedError,
@@ -38,7 +35,10 @@ from qwen_companion.errors import (
     MessageError,
     SpoolError,
 )
-from qwen_companion.sockets import connection_of, is_of_another_user
+from qwen_companion.base.sockets import connection_of, is_of_another_user
+from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, parse_incoming
+from qwen_companion.emacs.plists import Sexp, read_sexp
+from qwen_companion.emacs.spool import Spool
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts are sent by file long before; the wire format itself ends at 16 MiB."""

@@ -8,9 +8,11 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.file_names import file_name
+from qwen_companion.base.tasks import log_failure
+from qwen_companion.base.threads import in_thread
 from qwen_companion.emacs import messages
-from qwen_companion.errors import CompanionError
-from qwen_companion.file_names import file_name
 from qwen_companion.journal.answers import RecordError, Scope, changed_file
 from qwen_companion.journal.changes import MissingTextError, Net
 from qwen_companion.journal.commit_notes import CommitNotes
@@ -21,8 +23,6 @@ from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
 from qwen_companion.journal.versions import LINK, Loaded, has_no_attributes, inode_at
 from qwen_companion.journal.worktree_list import WorktreeList
-from qwen_companion.tasks import log_failure
-from qwen_companion.threads import in_thread
 
 _BYTES = 8 * 1024 * 1024
 """Bytes of texts in one answer or file: Emacs requests more while it works on these."""

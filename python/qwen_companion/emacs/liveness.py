@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from qwen_companion.processes import ended, start_of
+from qwen_companion.base.processes import ended, start_of
 
 POLL_S = 2.0
 

@@ -22,6 +22,8 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 from sexpdata import Symbol
 
 from qwen_companion import domain
+from qwen_companion.base.errors import HelloError, MessageError, SpoolError
+from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.emacs.plists import (
     Nested,
     Numbers,
@@ -34,8 +36,6 @@ from qwen_companion.emacs.plists import (
     to_plist,
 )
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import HelloError, MessageError, SpoolError
-from qwen_companion.file_names import FileNameError, file_name
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""

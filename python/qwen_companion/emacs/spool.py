@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
-from qwen_companion.errors import SpoolError
+from qwen_companion.base.errors import SpoolError
 
 
 class Spool:

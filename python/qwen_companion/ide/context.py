@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qwen_companion.base.file_names import LONGEST_BYTES
 from qwen_companion.domain import Snapshot
-from qwen_companion.file_names import LONGEST_BYTES
 from qwen_companion.ide.models import Json, active_file, ide_context, open_file
 
 MAX_FILES = 10

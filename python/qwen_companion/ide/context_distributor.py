@@ -15,8 +15,8 @@ from functools import cached_property
 
 import anyio
 
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.domain import HIDE, SHOW, Exclusion, Peer, PlaceNames, SessionState, Settings, Snapshot
-from qwen_companion.errors import CompanionError
 from qwen_companion.ide.access import HIDDEN, Access, Exclusions
 from qwen_companion.ide.context import ResolvedPath, describe, newest_times, own_root
 from qwen_companion.ide.models import context_update

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Settings
 from qwen_companion.ide.access import kind_of
 from qwen_companion.ide.context import ResolvedPath, newest_times
 from qwen_companion.ide.context_distributor import NOT_ON_DISK, ContextDistributor, Findings, Job, Reports
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from qwen_companion.privacy.exclusions import Exclusions

@@ -18,11 +18,11 @@ from typing import Any, cast
 
 import psutil
 
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.json_objects import read_object
+from qwen_companion.base.processes import parent_of, start_of
+from qwen_companion.base.sockets import KERNEL_TELLS, Connection, client_socket
 from qwen_companion.domain import KnownSession, Peer
-from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.json_objects import read_object
-from qwen_companion.processes import parent_of, start_of
-from qwen_companion.sockets import KERNEL_TELLS, Connection, client_socket
 
 
 @dataclass(frozen=True)

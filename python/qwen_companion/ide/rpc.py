@@ -24,13 +24,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS as HANDSHAKE_PROTOCOL_VERSIONS
 
 from qwen_companion import __version__
+from qwen_companion.base.json_objects import read_object
 from qwen_companion.domain import KnownSession
 from qwen_companion.ide.bodies import MAX_BODY_BYTES, Body
 from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.json_objects import read_object
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -28,17 +28,17 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.json_objects import read_object
+from qwen_companion.base.listening import BACKLOG
+from qwen_companion.base.sockets import Connection, is_of_another_user
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession
-from qwen_companion.errors import CompanionError
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard, Keys
 from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.json_objects import read_object
-from qwen_companion.listening import BACKLOG
-from qwen_companion.sockets import Connection, is_of_another_user
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

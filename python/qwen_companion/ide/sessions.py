@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from qwen_companion.base.processes import ended
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.tasks import Task, Tasks
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.streams import OpenStreams, Stream, event
-from qwen_companion.processes import ended
-from qwen_companion.sockets import Connection
-from qwen_companion.tasks import Task, Tasks
-from qwen_companion.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send

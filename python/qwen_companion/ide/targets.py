@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.ide.context import ResolvedPath
 
 _PIECE_BYTES = 64 * 1024

@@ -9,14 +9,14 @@ from typing import Protocol
 
 import anyio
 
+from qwen_companion.base.errors import EmacsUnavailableError
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.tasks import Tasks
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import HookAnswer
-from qwen_companion.errors import EmacsUnavailableError
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, DiffAccepted, close_result, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
 from qwen_companion.ide.targets import TargetError, check_target
-from qwen_companion.tasks import Tasks
-from qwen_companion.threads import in_thread
 
 OPEN_S = 1.0
 """Seconds that `openDiff` waits for Emacs to show the review.  A busy Emacs shows it later."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from qwen_companion.processes import parent_of
+from qwen_companion.base.processes import parent_of
 
 SAMPLE_S = 1.0
 """Seconds between two samples of the output of processes."""

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
+from qwen_companion.base.processes import age_of
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import ChatWork, KnownSession, Peer
 from qwen_companion.journal.activity import Activity, Probe, last_input
 from qwen_companion.journal.root import Root, Running, SilentCli, Worker, key_of, now_ms, row_of
 from qwen_companion.journal.store import CHAT, DISK, UNREVIEWED, TurnRow
-from qwen_companion.processes import age_of
-from qwen_companion.threads import in_thread
 
 ARRIVAL_S = 10.0
 """Seconds before a CLI was first seen during which it may have started; later changes may then be its own."""

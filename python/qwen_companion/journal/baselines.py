@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.git import GitError
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.first_look import FirstLook, LimitError

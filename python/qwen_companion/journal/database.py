@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 
 FORMAT = 2
 

@@ -9,6 +9,7 @@ import time
 import anyio
 import psutil
 
+from qwen_companion.base.threads import in_thread
 from qwen_companion.journal.activity import SAMPLE_S
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
@@ -17,7 +18,6 @@ from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import DISK
-from qwen_companion.threads import in_thread
 
 SETTLE_S = 0.3
 """Seconds after a change on the disk until the scan: changes seldom come alone."""

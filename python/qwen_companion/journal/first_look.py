@@ -7,7 +7,7 @@ import os
 import stat
 from dataclasses import replace
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.indexes import Indexes
 from qwen_companion.journal.looks import CHUNK, Found, Lister, Look

@@ -23,13 +23,13 @@ from qwen_companion.journal.worktrees import entered
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
+from qwen_companion.base.threads import in_thread
+from qwen_companion.base.times import milliseconds
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
 from qwen_companion.journal.root import Call, Root, Running, row_of, shortened
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.turns import Turns
-from qwen_companion.threads import in_thread
-from qwen_companion.times import milliseconds
 
 LOOK_WAIT_S = 0.8 * HOLD_S
 """Seconds that the report of a tool waits for scans of all files; the rest is for the file itself."""

@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from qwen_companion.base.state import write_private
 from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, can_be_held, inode_at
 from qwen_companion.privacy.disk import read_start
-from qwen_companion.state import write_private
 
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 """Largest index of the user's that is copied; an index of the most files that are recorded has a third of that size."""

@@ -22,6 +22,7 @@ from contextlib import suppress
 import anyio
 from anyio.abc import TaskStatus
 
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import ChatWork, KnownSession, Peer, TurnChange, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.agents import Agents, MissedReview, clis_of
@@ -39,7 +40,6 @@ from qwen_companion.journal.telling import Telling
 from qwen_companion.journal.turns import Turns
 from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
-from qwen_companion.threads import in_thread
 
 GATHER_S = 0.2
 """Shortest interval between reports to Emacs, in seconds."""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from qwen_companion.inotify import is_local, library
+from qwen_companion.base.inotify import is_local, library
+from qwen_companion.base.state import write_private
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.repository import Repository
 from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.versions import Version, inode_of
-from qwen_companion.state import write_private
 
 _CLOCK_REALTIME_COARSE = 5
 

@@ -10,6 +10,7 @@ from functools import partial
 
 import anyio
 
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors.listeners import Fitting
 from qwen_companion.journal.baselines import FAILURES
@@ -18,7 +19,6 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.subscriptions import PROMPT_HOLD_S
 from qwen_companion.journal.unseen import UnseenChange, news
 from qwen_companion.journal.versions import Loaded
-from qwen_companion.threads import in_thread
 
 Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
 """Returns which of the given files must not be reported to the CLI of a process; called in a thread."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.base.file_names import FileNameError, file_name
 
 
 class Names:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from qwen_companion.state import key_of, state_home
+from qwen_companion.base.state import key_of, state_home
 
 
 def state_directory(environ: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from qwen_companion.base.processes import has_ended
 from qwen_companion.journal.answers import Answers, RecordError
 from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
@@ -26,7 +27,6 @@ from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.privacy.rules import edited_file
-from qwen_companion.processes import has_ended
 
 ONE_GO_MS = 5 * 60 * 1000
 """Milliseconds within which a further hunk that the user undoes belongs to the same turn."""

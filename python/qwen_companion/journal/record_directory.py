@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.state import key_of
 from qwen_companion.journal.database import DamagedStoreError, StoreError
 from qwen_companion.journal.places import state_directory
 from qwen_companion.journal.store import Store
-from qwen_companion.state import key_of
 
 _SLOTS = 8
 """Most Emacs processes that can record the same root at once, each in its own directory."""

@@ -15,6 +15,8 @@ from typing import ParamSpec, TypeVar
 
 import anyio
 
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession, Peer, Usage
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
@@ -26,8 +28,6 @@ from qwen_companion.journal.store import CHAT, DISK, HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
-from qwen_companion.local_ids import local_id
-from qwen_companion.threads import in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,10 +12,12 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.tasks import contained_call
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import Settings, Snapshot
-from qwen_companion.errors import CompanionError
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.git import Git
 from qwen_companion.journal.activity import Activity
 from qwen_companion.journal.answers import RecordError
@@ -30,8 +32,6 @@ from qwen_companion.journal.sites import Site, ThisMachine
 from qwen_companion.journal.store import MAX_BYTES
 from qwen_companion.journal.worktrees import is_ignored, note_recorded, recorded_below, root_around
 from qwen_companion.privacy.options import Options
-from qwen_companion.tasks import contained_call
-from qwen_companion.threads import in_thread
 
 CLOSE_S = 2.0
 """Seconds that the end of the process waits for work on one record."""

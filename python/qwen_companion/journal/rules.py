@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from qwen_companion.errors import RuleFileError, UnknownNameError
+from qwen_companion.base.errors import RuleFileError, UnknownNameError
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.ignore_files import ignore_files, load
 from qwen_companion.privacy.names import names

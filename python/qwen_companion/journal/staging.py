@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.git import Git, items, place
 from qwen_companion.journal.changes import Net, is_binary, merged_bytes
 from qwen_companion.journal.repository import Repository, find_repository

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import anyio
 
+from qwen_companion.base.tasks import contained
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import TurnChange
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.roots import Roots
-from qwen_companion.tasks import contained
-from qwen_companion.threads import in_thread
 
 
 class Telling:

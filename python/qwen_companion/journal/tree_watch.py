@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qwen_companion import inotify as system
-from qwen_companion.inotify import Inotify, InotifyWatch, open_inotify
-from qwen_companion.threads import in_thread
+from qwen_companion.base import inotify as system
+from qwen_companion.base.inotify import Inotify, InotifyWatch, open_inotify
+from qwen_companion.base.threads import in_thread
 
 _MASK = (
     *(system.CLOSE_WRITE, system.MOVED_FROM, system.MOVED_TO, system.CREATE, system.DELETE),

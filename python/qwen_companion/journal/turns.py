@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import anyio
 
+from qwen_companion.base.processes import ended as process_ended
 from qwen_companion.journal.activity import Probe, started_in
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.attribution import Attribution
@@ -17,7 +18,6 @@ from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import Call, Root, Running, SilentCli, Worker, key_of, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import DISK, HOOKS, TurnRow
-from qwen_companion.processes import ended as process_ended
 
 WAIT_S = 60.0
 """Seconds that Emacs can wait for an agent to finish with a file."""

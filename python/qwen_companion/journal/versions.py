@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 """Modes in git's form.  The bytes of a link are its target."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from qwen_companion.errors import UnknownNameError
+from qwen_companion.base.errors import UnknownNameError
 from qwen_companion.privacy import options as user
 from qwen_companion.privacy.disk import Signature, signature
 from qwen_companion.privacy.git import RETRY_S, TIMEOUT_S, IgnoreRules, repository, work_tree_files

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from qwen_companion.errors import RuleFileError
+from qwen_companion.base.errors import RuleFileError
 from qwen_companion.privacy.patterns import Patterns, read
 from qwen_companion.privacy.verdicts import Verdict, excluded
 

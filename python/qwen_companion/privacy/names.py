@@ -8,8 +8,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from qwen_companion.errors import UnknownNameError
-from qwen_companion.file_names import LONGEST_BYTES
+from qwen_companion.base.errors import UnknownNameError
+from qwen_companion.base.file_names import LONGEST_BYTES
 
 _MAX_LINKS = 40
 

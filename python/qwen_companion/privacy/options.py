@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qwen_companion.errors import PatternError, UnknownNameError
+from qwen_companion.base.errors import PatternError, UnknownNameError
 from qwen_companion.privacy import patterns
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.patterns import Line, Patterns

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qwen_companion.errors import PatternError, RuleFileError
+from qwen_companion.base.errors import PatternError, RuleFileError
 from qwen_companion.privacy.disk import read_start
 
 _MAX_BYTES = 64 * 1024

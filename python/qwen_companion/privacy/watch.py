@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qwen_companion import inotify as system
-from qwen_companion.inotify import Inotify, InotifyWatch
+from qwen_companion.base import inotify as system
+from qwen_companion.base.inotify import Inotify, InotifyWatch
 
 PAUSE_S = 1.0
 """Seconds without reading after some changes.

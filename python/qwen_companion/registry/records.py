@@ -17,16 +17,16 @@ from typing import Any
 
 import psutil
 
+from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.json_objects import read_object
+from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.processes import has_ended, start_of
+from qwen_companion.base.state import read_own
 from qwen_companion.discovery.dialects import LOCK_FILE
 from qwen_companion.discovery.files import directory_of
 from qwen_companion.domain import RegisteredCli
 from qwen_companion.doors.user_settings import user_settings_file
-from qwen_companion.errors import CompanionError
-from qwen_companion.file_names import FileNameError, file_name
-from qwen_companion.json_objects import read_object
-from qwen_companion.local_ids import local_id
-from qwen_companion.processes import has_ended, start_of
-from qwen_companion.state import read_own
 
 SCHEMA = 1
 """The latest known format of records."""

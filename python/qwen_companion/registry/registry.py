@@ -11,9 +11,10 @@ from dataclasses import replace
 import anyio
 from anyio.abc import TaskGroup
 
+from qwen_companion.base.processes import ended
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import CliState, RegisteredCli
 from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.processes import ended
 from qwen_companion.registry.controller import controllers_file, grant_file, read_grant
 from qwen_companion.registry.records import (
     Record,
@@ -23,7 +24,6 @@ from qwen_companion.registry.records import (
     read_record,
     registry_directory,
 )
-from qwen_companion.threads import in_thread
 
 MOST = 2000
 """Most CLIs to report, the newest."""

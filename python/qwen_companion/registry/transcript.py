@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 
+from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.times import milliseconds
 from qwen_companion.domain import CliState
 from qwen_companion.doors.states import CANCELLED, FAILED, IDLE, RETRYING, WORKING, first_words, last_line
-from qwen_companion.json_objects import as_object, read_object
-from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recorded_sessions import parts_of
 from qwen_companion.transcripts.recording import Recording
 from qwen_companion.transcripts.usage import ANSWERED, REFUSED, count_of, event_of

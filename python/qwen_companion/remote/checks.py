@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.doctor import Check, served
-from qwen_companion.errors import CompanionError
 from qwen_companion.remote.commands import ADD_PATH
 from qwen_companion.remote.place import Place
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qwen_companion import git
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.domain import Hop
-from qwen_companion.errors import CompanionError
 
 OLDEST_NODE = 20
 """Oldest version of Node.js that runs today's Qwen Code."""

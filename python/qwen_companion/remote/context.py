@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from qwen_companion.base.errors import CompanionError, RuleFileError
+from qwen_companion.base.threads import in_thread, on_event_loop
 from qwen_companion.domain import PlaceNames, Snapshot
-from qwen_companion.errors import CompanionError, RuleFileError
 from qwen_companion.ide.access import Exclusions
 from qwen_companion.ide.context import ResolvedPath, newest_times
 from qwen_companion.ide.context_distributor import NOT_ON_DISK, ContextDistributor, Findings, Job, Reports
@@ -23,7 +24,6 @@ from qwen_companion.privacy.patterns import Patterns, parse
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
 from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
-from qwen_companion.threads import in_thread, on_event_loop
 
 LOOK_S = 5.0
 """Seconds that rules from there stay valid; after that they are read again before anything is sent."""

@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, cast
 
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.state import write_private
+from qwen_companion.base.threads import on_event_loop
 from qwen_companion.domain import Peer, PlacedFile
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.journal.activity import Work
 from qwen_companion.journal.baselines import Keep, UnknownBeforeError
 from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
@@ -36,8 +38,6 @@ from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.remote.context import NoLinks, rules_of
 from qwen_companion.remote.link import Link, LinkError, RequestError, UncertainError, number, objects, read_look
-from qwen_companion.state import write_private
-from qwen_companion.threads import on_event_loop
 
 _AT_ONCE = 5000
 """Most files or digests in one request."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from qwen_companion import json_objects
-from qwen_companion.errors import CompanionError
+from qwen_companion.base import json_objects
+from qwen_companion.base.errors import CompanionError
 
 VERSION = 6
 """The version of the frames and requests, as in the relay."""

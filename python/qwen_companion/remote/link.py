@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import anyio
 
-from qwen_companion.errors import CompanionError, first_error
+from qwen_companion.base.errors import CompanionError, first_error
 from qwen_companion.remote.channels import Channel, run_program
 from qwen_companion.remote.commands import failure, is_lasting
 from qwen_companion.remote.frames import (

@@ -14,12 +14,13 @@ from typing import Any
 
 import anyio
 
+from qwen_companion.base.errors import CompanionError, first_error
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import PlacedFile, PlaceNames
 from qwen_companion.doors.hook_settings import HOOK_PATH, hook_secret
 from qwen_companion.doors.tool_settings import TOOL_PATH, tool_secret
 from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
-from qwen_companion.errors import CompanionError, first_error
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
@@ -29,7 +30,6 @@ from qwen_companion.remote.laid_files import LayerOf, lay
 from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
-from qwen_companion.threads import in_thread
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0

@@ -9,6 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from qwen_companion.base.errors import CompanionError, PromptError
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.tasks import Task, Tasks
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.terminal_files import submission
 from qwen_companion.emacs.messages import (
@@ -21,13 +24,10 @@ from qwen_companion.emacs.messages import (
     RunCommand,
     WantedPlace,
 )
-from qwen_companion.errors import CompanionError, PromptError
 from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import LinkError, UncertainError
-from qwen_companion.sockets import Connection
-from qwen_companion.tasks import Task, Tasks
 
 if TYPE_CHECKING:
     from qwen_companion.doors.listeners import Report

@@ -21,8 +21,9 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from qwen_companion.errors import first_error
-from qwen_companion.listening import LOOPBACK
+from qwen_companion.base.errors import first_error
+from qwen_companion.base.listening import LOOPBACK
+from qwen_companion.base.tasks import Tasks
 from qwen_companion.remote.frames import (
     PIECE_BYTES,
     WINDOW_BYTES,
@@ -33,7 +34,6 @@ from qwen_companion.remote.frames import (
     credit_of,
     read_object,
 )
-from qwen_companion.tasks import Tasks
 
 MAX_STREAMS = 100
 """Most connections of all CLIs at a place; further ones are closed."""

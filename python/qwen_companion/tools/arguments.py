@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.domain import ToolArgument, ToolDefinition
-from qwen_companion.errors import CompanionError
 
 LIMIT = "limit"
 OFFSET = "offset"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from qwen_companion.base.errors import EmacsUnavailableError
+from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
 from qwen_companion.emacs.messages import ToolAnswer, ToolCall, ToolCalled
-from qwen_companion.errors import EmacsUnavailableError
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.peers import Caller
 from qwen_companion.privacy.verdicts import printable
-from qwen_companion.threads import in_thread
 from qwen_companion.tools.answers import render
 from qwen_companion.tools.arguments import (
     DEFAULT_LIMIT,

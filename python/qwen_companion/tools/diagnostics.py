@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from qwen_companion.base.errors import EmacsUnavailableError
+from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.errors import EmacsUnavailableError
-from qwen_companion.file_names import FileNameError, file_name
 from qwen_companion.tools.calls import Tools
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.sockets import Connection
+from qwen_companion.base.threads import in_thread
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER
-from qwen_companion.json_objects import as_object, read_object
-from qwen_companion.sockets import Connection
-from qwen_companion.threads import in_thread
 from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, JsonObject, is_request, reply_to
 
 if TYPE_CHECKING:

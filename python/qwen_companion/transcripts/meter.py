@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from qwen_companion.base.threads import in_thread
+from qwen_companion.base.times import milliseconds
 from qwen_companion.domain import Usage
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
-from qwen_companion.threads import in_thread
-from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recording import is_transcript
 from qwen_companion.transcripts.usage import Transcript, tokens
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
+from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.domain import RecordedSession
 from qwen_companion.doors.user_settings import user_settings_file
-from qwen_companion.json_objects import as_object, read_object
 
 MOST = 200
 """Most conversations to return."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import anyio
 
-from qwen_companion.file_names import FileNameError, file_name
+from qwen_companion.base.file_names import FileNameError, file_name
 
 _CHUNK_BYTES = 1 << 20
 

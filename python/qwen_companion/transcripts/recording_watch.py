@@ -8,9 +8,9 @@ from collections.abc import Collection
 
 import anyio
 
+from qwen_companion.base.tasks import contained
+from qwen_companion.base.threads import in_thread
 from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.tasks import contained
-from qwen_companion.threads import in_thread
 from qwen_companion.transcripts.recording import Recording
 
 

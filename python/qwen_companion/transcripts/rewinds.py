@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
+from qwen_companion.base.json_objects import read_object
+from qwen_companion.base.tasks import contained
+from qwen_companion.base.times import milliseconds
 from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.json_objects import read_object
-from qwen_companion.tasks import contained
-from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recorded_sessions import recordings
 from qwen_companion.transcripts.recording import Recording, is_transcript
 from qwen_companion.transcripts.recording_watch import RecordingWatch

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.times import milliseconds
 from qwen_companion.domain import Usage
-from qwen_companion.json_objects import as_object, read_object
 from qwen_companion.privacy.verdicts import printable
-from qwen_companion.times import milliseconds
 from qwen_companion.transcripts.recording import Recording
 
 _MOST_REQUESTS = 5000

@@ -14,6 +14,7 @@ from sexpdata import Symbol
 import fake_daemon
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, part, text_part
 from fake_daemon import ROOT, FakeDaemon, FakeSession, chunk, event
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import conversation, messages
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
@@ -23,7 +24,6 @@ from qwen_companion.daemon.outbox import BATCH_WEIGHT
 from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.local_ids import local_id
 from support import TIMEOUT_S, as_dict
 
 pytestmark = pytest.mark.anyio

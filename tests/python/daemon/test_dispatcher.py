@@ -11,6 +11,7 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs, lisp, text_part
 from fake_daemon import ROOT, TOKEN, FakeDaemon, chunk
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import connection, messages
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
@@ -18,7 +19,6 @@ from qwen_companion.daemon.client import DaemonClient
 from qwen_companion.emacs.messages import DaemonCall
 from qwen_companion.emacs.plists import Plist
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.local_ids import local_id
 
 pytestmark = pytest.mark.anyio
 

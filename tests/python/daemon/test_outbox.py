@@ -8,6 +8,8 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from qwen_companion.base.errors import EmacsBusyError, EmacsGoneError
+from qwen_companion.base.tasks import Tasks
 from qwen_companion.daemon.messages import (
     Change,
     EndChange,
@@ -20,8 +22,6 @@ from qwen_companion.daemon.messages import (
 )
 from qwen_companion.daemon.outbox import BATCH_CHANGES, BATCH_WEIGHT, GATHER_S, Outbox
 from qwen_companion.emacs.messages import Notification
-from qwen_companion.errors import EmacsBusyError, EmacsGoneError
-from qwen_companion.tasks import Tasks
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

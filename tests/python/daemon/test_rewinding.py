@@ -9,13 +9,13 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs
 from fake_daemon import ROOT, TOKEN, FakeDaemon, FakeSession, chunk, event
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.errors import GoneError, UnsupportedError
 from qwen_companion.daemon.models import KEPT_REWIND_POINTS, RewindPoint
 from qwen_companion.daemon.rewinding import fork_recorded, point_before, prompt_of_turn, rewind_recorded
 from qwen_companion.daemon.transcript import PastPrompt
-from qwen_companion.local_ids import local_id
 
 pytestmark = pytest.mark.anyio
 

@@ -38,13 +38,13 @@ from daemon_wire import (
     update,
     words,
 )
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.daemon import messages, models, session, session_facts, transcript, turns
 from qwen_companion.daemon.errors import UnauthorizedError
 from qwen_companion.daemon.interrupted_turns import InterruptedTurns, Output
 from qwen_companion.daemon.models import LoadReply
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Disconnected, Ended, ReplayDone, Resync, StreamItem
-from qwen_companion.local_ids import local_id
 
 M = TypeVar("M", bound=Output)
 CUT = Disconnected("cut", 0.5)

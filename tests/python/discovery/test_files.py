@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from qwen_companion.base.processes import process_space, start_of
 from qwen_companion.discovery import files as module
 from qwen_companion.discovery.files import MARKER, Discovery
-from qwen_companion.processes import process_space, start_of
 from support import PYTHON_DIRECTORY, TIMEOUT_S, Home
 
 PID = os.getpid()

@@ -19,6 +19,8 @@ import anyio
 import pytest
 
 from fake_clis import FakePlaces, FakeSessions
+from qwen_companion.base.processes import start_of
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Settings
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_watch import HookWatch
@@ -27,8 +29,6 @@ from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
-from qwen_companion.processes import start_of
-from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor
 
 if TYPE_CHECKING:

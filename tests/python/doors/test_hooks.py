@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from sexpdata import Symbol, dumps
 
+from qwen_companion.base.processes import start_of
 from qwen_companion.doors.events import ask, refuse
 from qwen_companion.doors.hook_settings import NO_ANSWER
 from qwen_companion.doors.layer import FILE_NAME, VARIABLE
 from qwen_companion.doors.reviews import REJECTED
-from qwen_companion.processes import start_of
 from support import TIMEOUT_S, Backend, Home, as_dict
 
 TEXT = "one\ntwo\n"

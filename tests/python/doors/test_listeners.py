@@ -18,6 +18,8 @@ import anyio
 import pytest
 
 from fake_clis import FakePlaces, FakeSessions
+from qwen_companion.base.processes import start_of
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings, ToolDefinition
 from qwen_companion.doors import hook_handler
 from qwen_companion.doors.calls import HookCall, RemotePlaces, Reply
@@ -31,8 +33,6 @@ from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.reviews import UNKNOWN_CLI
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
-from qwen_companion.processes import start_of
-from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, FakeEditor, soon
 
 pytestmark = pytest.mark.anyio

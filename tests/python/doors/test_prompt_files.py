@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from qwen_companion.base.errors import PromptError
 from qwen_companion.doors.terminal_files import append_prompt
-from qwen_companion.errors import PromptError
 
 
 def test_prompts_are_lines_of_a_private_file(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import anyio
 import hypothesis
 import pytest
 
+from qwen_companion.base.errors import EmacsBusyError
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
 from qwen_companion.doors.events import Answer, PreToolUse, ask, refuse
@@ -24,7 +25,6 @@ from qwen_companion.doors.held import BUSY, Asker, Limits
 from qwen_companion.doors.hook_settings import ALL, ALL_MODES, OPEN
 from qwen_companion.doors.reviews import DROPPED, REJECTED, STILL_ASKING, STILL_REVIEWING, UNKNOWN_CLI, HookReviews
 from qwen_companion.doors.terminal_files import TerminalFiles
-from qwen_companion.errors import EmacsBusyError
 from qwen_companion.ide.proposals import Decision, Proposal
 from random_edits import random_edits
 from support import FakeEditor, soon

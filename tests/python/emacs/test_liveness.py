@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from qwen_companion.base.processes import has_ended, start_of
 from qwen_companion.emacs.liveness import process_end, watch_input
-from qwen_companion.processes import has_ended, start_of
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sexpdata import Symbol, dumps, loads
 
+from qwen_companion.base.errors import HelloError, MessageError, SpoolError
 from qwen_companion.domain import (
     HIDE,
     CliState,
@@ -27,7 +28,6 @@ from qwen_companion.domain import (
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, plist, read_sexp
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import HelloError, MessageError, SpoolError
 from support import as_dict
 
 SESSIONS = '((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'

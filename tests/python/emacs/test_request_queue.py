@@ -7,10 +7,10 @@ from typing import cast
 import anyio
 import pytest
 
+from qwen_companion.base.errors import PromptError
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.request_queue import RequestQueue
-from qwen_companion.errors import PromptError
 from support import until
 
 pytestmark = pytest.mark.anyio

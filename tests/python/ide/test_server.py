@@ -23,6 +23,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide import bodies
 from qwen_companion.ide.peers import Caller, find_caller
@@ -31,7 +32,6 @@ from qwen_companion.ide.rpc import MAX_ANSWERS
 from qwen_companion.ide.server import McpServer
 from qwen_companion.ide.sessions import Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.sockets import Connection
 from support import INITIALIZE, PYTHON_DIRECTORY, TIMEOUT_S, Cli, FakeEditor, soon
 
 pytestmark = pytest.mark.anyio

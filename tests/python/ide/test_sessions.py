@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from qwen_companion.base.processes import start_of
+from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.sessions import HIDDEN_S, LEFT_S, RETRY_MS, Sessions, Timing
-from qwen_companion.processes import start_of
-from qwen_companion.sockets import Connection
 from support import TIMEOUT_S, soon
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from qwen_companion.base.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError, EmacsUnavailableError
 from qwen_companion.domain import KnownProposal
-from qwen_companion.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError, EmacsUnavailableError
 from qwen_companion.ide.models import CONTENT_CHARACTERS
 from qwen_companion.ide.proposals import Decision, Proposals, text_digest
 from qwen_companion.ide.tools import DiffTools, ToolResult

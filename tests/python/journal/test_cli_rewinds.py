@@ -12,6 +12,7 @@ import pytest
 
 from journal_project import Project
 from journal_site import Agent, Site, at_work, site
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.messages import (
@@ -24,7 +25,6 @@ from qwen_companion.emacs.messages import (
 )
 from qwen_companion.journal.cli_rewinds import Restored
 from qwen_companion.journal.store import HOOKS, REWIND, UNDO
-from qwen_companion.local_ids import local_id
 from support import until
 
 OLD = b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"

@@ -26,6 +26,7 @@ from anyio import to_thread
 from journal_project import SHELL, Project
 from journal_site import ON, Agent, Site, an_hour_ahead, at_work, site
 from limit import stretched
+from qwen_companion.base.processes import start_of
 from qwen_companion.domain import (
     ChatWork,
     CliState,
@@ -69,7 +70,6 @@ from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import TreeWatch
 from qwen_companion.journal.witness import Witness
-from qwen_companion.processes import start_of
 from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio

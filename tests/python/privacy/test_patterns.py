@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen_companion.errors import PatternError, RuleFileError
+from qwen_companion.base.errors import PatternError, RuleFileError
 from qwen_companion.privacy.patterns import Line, Patterns, check, escape, read
 
 

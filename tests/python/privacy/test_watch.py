@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from qwen_companion.inotify import Inotify
+from qwen_companion.base.inotify import Inotify
 from qwen_companion.privacy import watch as module
 from qwen_companion.privacy.names import names
 from qwen_companion.privacy.watch import Dependencies, DiskWatch
@@ -110,7 +110,7 @@ async def test_more_changes_than_the_system_keeps_count_as_one_that_matters(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    monkeypatch.setattr("qwen_companion.inotify.READ_BYTES", 1024 * kept)
+    monkeypatch.setattr("qwen_companion.base.inotify.READ_BYTES", 1024 * kept)
     assert watched.cover("real/deep/rules")
     for number in range(kept // 2 + 1):
         os.close(os.open(watched.top / "real/deep" / str(number), os.O_CREAT))
@@ -127,7 +127,7 @@ async def test_says_what_it_cannot_watch(watched: Watched, monkeypatch: pytest.M
     watched.watch.close()
     assert not watched.cover("real/deep/rules")
     # No descriptor is left.
-    monkeypatch.setattr("qwen_companion.inotify.open_inotify", lambda: None)
+    monkeypatch.setattr("qwen_companion.base.inotify.open_inotify", lambda: None)
     other = Watched(watched.top / "real")
     assert not other.cover("real/deep/rules")
 

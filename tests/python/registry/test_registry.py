@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from limit import limit_s
+from qwen_companion.base.local_ids import local_id
 from qwen_companion.domain import RegisteredCli
-from qwen_companion.local_ids import local_id
 from qwen_companion.registry.records import Record, editor_of, other_editors, read_record
 from qwen_companion.registry.registry import Registry
 from registry_records import values_of, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from qwen_companion.errors import CompanionError
+from qwen_companion.base.errors import CompanionError
 
 LONGEST_BYTES = 4096
 """The limit of Linux.  Resolving the links of a longer name, directory by directory, takes minutes."""
