@@ -31,9 +31,12 @@ class RecordingWatch:
             async with anyio.create_task_group() as tasks:
                 while True:
                     self._stirred = anyio.Event()
-                    await watch.cover_nearest({os.path.dirname(each.path) for each in self._followed})
-                    grown, self._grown = self._grown & self._followed, set()
-                    for each in grown:
+                    watched = set(self._followed)
+                    await watch.cover_nearest({os.path.dirname(each.path) for each in watched})
+                    # Those that are followed since are read after they are watched, to miss no change.
+                    grown = self._grown & watched
+                    self._grown -= grown
+                    for each in grown & self._followed:
                         tasks.start_soon(contained, self.read, each)
                     await self._stirred.wait()
         finally:
@@ -48,6 +51,7 @@ class RecordingWatch:
     def forget(self, recording: Recording) -> None:
         """Stop following `recording`."""
         self._followed.discard(recording)
+        self._grown.discard(recording)
 
     def _changed(self, paths: Collection[bytes] | None) -> None:
         # A directory above it may have been created.
