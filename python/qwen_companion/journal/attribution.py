@@ -21,8 +21,6 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.versions import Loaded, TooLargeError
 
-_SHARED = 'what this or another agent has changed is in a turn "One of: ..."'
-
 
 class Attribution:
     """Scans the files and attributes the changes to agents.
@@ -84,7 +82,7 @@ class Attribution:
                 if number != turn:
                     root.record.store.hand_over([write], turn, number)
                     root.changed |= {turn, number}
-        root.withdraw(_SHARED)
+        root.withdraw_shared()
 
     # --- Possible authors ---
 
@@ -119,7 +117,7 @@ class Attribution:
         firsts = {author.session: author for author in reversed(authors)}
         numbers = {number for each in firsts.values() if (number := self._number(root, each)) is not None}
         root.changed.update(numbers)
-        return root.shared(numbers, _SHARED) if len(numbers) > 1 else next(iter(numbers), None)
+        return root.shared(numbers) if len(numbers) > 1 else next(iter(numbers), None)
 
     def _number(self, root: Root, worker: Worker) -> int | None:
         """Return the number of the turn of `worker`; begin it if necessary."""

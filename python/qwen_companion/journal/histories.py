@@ -56,7 +56,8 @@ class Histories:
     def look(self, owns: Collection[str]) -> tuple[dict[str, bytes], bool]:
         """Return the repositories that were made, changed or deleted since the last call, and whether any is new.
 
-        Each has a file that has changed with it.  `owns` are the present directories of repositories.
+        The value of each is a file that was written then, or its directory.  `owns` are the present directories of
+        repositories.
         """
         before, self._before = self._now, self._now
         now = self._now = {own: _history_of(own) for own in owns}

@@ -35,6 +35,9 @@ T = TypeVar("T")
 PAST_S = 60.0
 """Seconds for which workers that have ended are remembered."""
 
+_SHARED = 'what this or another agent has changed is in a turn "One of: ..."'
+"""The note of a turn whose changes may be in a shared turn instead."""
+
 MOST_OF_PROMPT = 10_000
 """Most characters of a prompt that are recorded."""
 
@@ -321,31 +324,31 @@ class Root:
                 self.record.store.end(running.number, running.end)
         return running.number
 
-    def shared(self, turns: Collection[int], note: str) -> int:
-        """Return a turn for changes that were made in one of `turns`, nobody knows which; add the `note` to these."""
+    def shared(self, turns: Collection[int]) -> int:
+        """Return the turn for changes that were made in one of `turns`, nobody knows which; add a note to these."""
         rows = [row for number in sorted(turns) if (row := self.record.store.turn(number)) is not None]
         for row in rows:
-            self.record.store.add_note(row.id, note)
+            self.record.store.add_note(row.id, _SHARED)
         clients = " or ".join(dict.fromkeys(row.client for row in rows))
         prompts = " / ".join(shortened(row.prompt, 80 // len(rows)) or row.client for row in rows)
         start = max(row.start for row in rows)
-        last = self._shared.get(frozenset(turns), 0)
-        if self.record.store.turn(last) is None:
+        number = self._shared.get(frozenset(turns), 0)
+        if self.record.store.turn(number) is None:
             new = TurnRow(0, "", clients, DISK, f"One of: {prompts}", start, now_ms(), None, (), None, None)
-            last = self._shared[frozenset(turns)] = self.record.store.begin(new).id
-        self.record.store.end(last, now_ms())
-        self.changed.add(last)
-        return last
+            number = self._shared[frozenset(turns)] = self.record.store.begin(new).id
+        self.record.store.end(number, now_ms())
+        self.changed.add(number)
+        return number
 
-    def withdraw(self, note: str) -> None:
-        """Remove the `note` of `shared` from turns without a shared turn; forget those that have ended empty."""
+    def withdraw_shared(self) -> None:
+        """Remove the note of `shared` from turns without a shared turn; forget those that have ended empty."""
         store = self.record.store
         left = {turns: shared for turns, shared in self._shared.items() if store.turn(shared) is not None}
         freed = {number for turns in self._shared.keys() - left.keys() for number in turns}.difference(*left)
         self._shared = left
         self.changed |= freed
         for number in freed:
-            store.remove_note(number, note)
+            store.remove_note(number, _SHARED)
             if (row := store.turn(number)) is not None and row.end is not None:
                 self.record.end(number, row.end)
 
