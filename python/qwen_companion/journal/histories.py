@@ -56,11 +56,13 @@ class Histories:
     def look(self, owns: Collection[str]) -> tuple[dict[str, bytes], bool]:
         """Return the repositories that were made, changed or deleted since the last call, and whether any is new.
 
-        The value of each is a file that was written then, or its directory.  `owns` are the present directories of
-        repositories.
+        The value of each is a file that was written then, or its directory.  `owns` are directories of
+        repositories; those of earlier calls that still exist are examined too.
         """
         before, self._before = self._now, self._now
-        now = self._now = {own: _history_of(own) for own in owns}
+        # A repository that was made around recorded files is found once.
+        present = {*owns, *filter(os.path.lexists, before or ())}
+        now = self._now = {own: _history_of(own) for own in present}
         if before is None:
             return {}, False
         changed = {own: _written(own, before.get(own, its), its) for own, its in now.items() if before.get(own) != its}

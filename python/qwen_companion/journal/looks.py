@@ -140,9 +140,26 @@ class Lister:
             looks.append(look)
             if os.path.isdir(own := os.path.join(look.index.top, ".git")):
                 found.repositories.add(own)
+            found.repositories.update(self._made_in(look))
             nested = [os.path.join(look.index.top, os.fsdecode(path)) for path in look.listing.nested]
             waiting += sorted(nested, key=lambda each: each not in self._indexes.nested)
         return looks
+
+    def _made_in(self, look: Look) -> Iterator[str]:
+        """Yield the private directories of repositories that were made since the last scan around recorded files.
+
+        Git lists the files in them as those of the repository around them.
+        """
+        if (last := self._evidence.last) is None:
+            return
+        directories: set[bytes] = set()
+        for path in (*look.listing.changed, *look.listing.unknown):
+            while (path := os.path.dirname(path)) and path not in directories:
+                directories.add(path)
+        for directory in directories:
+            own = os.path.join(look.index.prefix, directory, b".git")
+            if os.path.isdir(own) and inode_of_older(own, last.time) is None:
+                yield os.fsdecode(own)
 
     def _list(self, scope: str, found: Found) -> Look:
         """List the files of the repository `scope`; take over those of nested repositories that no longer exist."""

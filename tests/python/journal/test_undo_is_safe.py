@@ -514,9 +514,15 @@ def test_a_directory_that_becomes_a_repository_makes_nothing_new(project: Projec
     project.write("sub/b", b"new\n")
     project.scan(turn)
     assert project.kinds(turn) == {"sub/b": "added"}
+    # Git lists the files in it as those of the repository around it.
+    notes = tuple(f"the repository {name}/.git is new; undo leaves it alone" for name in ("only", "sub"))
+    assert tuple(sorted(project.notes(turn))) == notes
     shutil.rmtree(project.root / "only")
     project.scan(turn)
     assert project.kinds(turn) == {"sub/b": "added", "only/b.log": "deleted"}
+    later = project.command({"sub/b": b"newer\n"})
+    project.end(later)
+    assert project.notes(later) == ()
 
 
 def test_more_repositories_than_are_recorded_are_not_the_agents(
