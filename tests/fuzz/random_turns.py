@@ -1259,16 +1259,19 @@ class Undo:
             gone = {name for name, _ in self._renamed() if name in self.after.files}
             lost -= self._users_lines({name: self.after.files[name] for name in gone}, {})
         bad += [f"lost: {line!r}" for line in sorted(lost)]
-        bad += [f"lost, was {name!r}: {self.before.files[name]}" for name in sorted(self._lost_files())]
+        bad += [f"lost, was {name!r}: {self.before.files[name]}" for name in sorted(self._lost_files(scope))]
         if bad:
             raise Difference("\n".join(bad))
 
-    def _lost_files(self) -> set[bytes]:
+    def _lost_files(self, scope: set[bytes] | None) -> set[bytes]:
         """Return the files that the turn moved and whose bytes are nowhere any more."""
         # With unsaved text in its buffer, the file has the bytes still.
         everything = (self.files.values(), [*self.results.values(), *self.then.files.values()])
         now, then = ({each.data for each in entries} for entries in everything)
         moved = {name for name, each in self.before.files.items() if self.after.files.get(name) != each}
+        if scope is not None:
+            # Of a file that the turn copied and then changed, undoing the copy alone leaves the text to the file.
+            moved -= self.after.files.keys() - scope
         # What may go: the text of a file of which another text is asked for, perhaps that of a copy too.
         gone = {self.files[name].data for name in self._deleted_again()}
         gone |= {each.data for name, each in self.after.files.items() if name in self.before.files.keys() & moved}
