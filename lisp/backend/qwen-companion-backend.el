@@ -483,6 +483,28 @@ Return its value.  For commands only; the user can quit."
         (cl-decf steps)))
     value))
 
+(defconst qwen-companion-backend-not-unicode
+  "[^\0-\uD7FF\uE000-\U0010FFFF]"
+  "Matches characters outside Unicode: raw bytes, halves of surrogate pairs.")
+
+(defun qwen-companion-backend--with-bytes (value)
+  "Return VALUE, part of a payload, with what is not Unicode in a form to send.
+In names of files there may be such bytes.  `prin1' prints escapes for
+them that only Lisp reads; so byte N is sent as the half of a surrogate
+pair #xDC00 + N."
+  (cond ((stringp value)
+         (let ((text (string-to-multibyte value)))
+           (if (string-match-p qwen-companion-backend-not-unicode text)
+               (replace-regexp-in-string
+                qwen-companion-backend-not-unicode
+                (lambda (char)
+                  (mapconcat (lambda (byte) (string (+ #xDC00 byte)))
+                             (encode-coding-string char 'utf-8-unix) ""))
+                text t t)
+             value)))
+        ((proper-list-p value) (mapcar #'qwen-companion-backend--with-bytes value))
+        (t value)))
+
 (defun qwen-companion-backend-call (method payload)
   "Call METHOD of the Python process with PAYLOAD, a property list.
 Return non-nil if the call was sent; answers are separate calls."
@@ -492,7 +514,8 @@ Return non-nil if the call was sent; answers are separate calls."
         (progn
           (deferred:error
             (epc:call-deferred manager method
-                               (list qwen-companion-backend--secret payload))
+                               (list qwen-companion-backend--secret
+                                     (qwen-companion-backend--with-bytes payload)))
             (lambda (reason)
               (qwen-companion-backend--log "Call of %s failed: %s"
                                            method reason)
@@ -596,10 +619,6 @@ Return non-nil if that request was unanswered."
         (accept-process-output (epc:connection-process
                                 (epc:manager-connection manager))
                                0 nil t)))))
-
-(defconst qwen-companion-backend-not-unicode
-  "[^\0-\uD7FF\uE000-\U0010FFFF]"
-  "Matches characters outside Unicode: raw bytes, halves of surrogate pairs.")
 
 (defun qwen-companion-backend-unicode-p (name)
   "Return non-nil if all characters of NAME are Unicode.

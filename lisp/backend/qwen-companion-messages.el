@@ -13,6 +13,13 @@
 
 ;;; Code:
 
+(defsubst qwen-companion-messages-file-name (name)
+  "Return NAME, read from a message, as Emacs has names of files.
+The Lisp reader makes a name with bytes that are not UTF-8 unibyte."
+  (if (and name (not (multibyte-string-p name)) (string-match-p "[^[:ascii:]]" name))
+      (string-to-multibyte name)
+    name))
+
 (defmacro qwen-companion-messages-define (prefix class &rest keys)
   "Define functions for KEYS in the property lists that the Python CLASS writes.
 Their names are PREFIX, a hyphen and the key; each returns the value of
@@ -23,7 +30,10 @@ its key, or nil."
         (lambda (key)
           `(defsubst ,(intern (format "%s-%s" prefix key)) (message)
              ,(format "Return the value of `:%s' in MESSAGE, written by `%s'." key class)
-             (plist-get message ,(intern (format ":%s" key)))))
+             ,(let ((value `(plist-get message ,(intern (format ":%s" key)))))
+                (if (memq key '(path previous))
+                    `(qwen-companion-messages-file-name ,value)
+                  value))))
         keys)))
 
 (qwen-companion-messages-define "qwen-companion-published" Published

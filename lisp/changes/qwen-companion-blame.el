@@ -72,10 +72,9 @@ They describe the text of the last answer of the journal.")
 (defun qwen-companion-blame--path ()
   "Return the file of the current buffer as the journal knows it, or nil."
   (when-let* ((file (buffer-file-name (or (buffer-base-buffer) (current-buffer)))))
-    (and (qwen-companion-backend-unicode-p file)
-         (if (file-remote-p file)
-             (and (qwen-companion-places-root file) (expand-file-name file))
-           (expand-file-name buffer-file-truename)))))
+    (if (file-remote-p file)
+        (and (qwen-companion-places-root file) (expand-file-name file))
+      (expand-file-name buffer-file-truename))))
 
 (defun qwen-companion-blame--check ()
   "Signal a `user-error' unless the journal can be asked about the buffer."

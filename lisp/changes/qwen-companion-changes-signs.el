@@ -81,8 +81,7 @@ Where diff-hl is loaded, its faces are used."
 (defun qwen-companion-changes-signs-path (buffer)
   "Return the true name of the file that BUFFER visits, or nil."
   (when-let* ((file (buffer-file-name (or (buffer-base-buffer buffer) buffer))))
-    (unless (or (qwen-companion-places-remote-p file)
-                (not (qwen-companion-backend-unicode-p file)))
+    (unless (qwen-companion-places-remote-p file)
       (expand-file-name (buffer-local-value 'buffer-file-truename
                                             (or (buffer-base-buffer buffer) buffer))))))
 

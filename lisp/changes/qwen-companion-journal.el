@@ -507,7 +507,6 @@ forgetting, naming the loss.  Turns in progress are kept."
   "Report that the user has saved the current buffer."
   (when (and buffer-file-name
              (not qwen-companion-journal-inhibit)
-             (qwen-companion-backend-unicode-p buffer-file-name)
              (if (file-remote-p buffer-file-name)
                  (qwen-companion-places-root buffer-file-name)
                (qwen-companion-journal--below-root-p buffer-file-name)))

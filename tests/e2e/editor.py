@@ -192,7 +192,7 @@ class Emacs:
         self.eval(
             f"(let ((coding-system-for-write 'utf-8-unix)) (write-region {form} nil {lisp_string(str(path))} nil 0))"
         )
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
 
     def buffer_text(self, name: str) -> str:
         """Return the whole text of the buffer `name`; empty when there is none."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def keep_records(stage: Stage, folder: Path) -> None:
         (folder / "screen.ansi").write_text(stage.screen.capture(colours=True))
     (folder / "typed.txt").write_text("\n".join(stage.screen.log) + "\n")
     (folder / "model-requests.json").write_text(json.dumps(stage.model.bodies, indent=1))
-    (folder / "files.txt").write_text("\n".join(map(str, sorted(stage.sandbox.root.rglob("*")))))
+    (folder / "files.txt").write_bytes(b"\n".join(map(os.fsencode, sorted(stage.sandbox.root.rglob("*")))))
     if stage.emacs.running:
         for buffer in ("*Messages*", "*qwen-companion log*", "*Warnings*", "*Backtrace*"):
             try:

@@ -355,8 +355,11 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     ignore.write_text("data/\n")
     precious.parent.mkdir()
     precious.write_text("1,2\n")
+    latin = stage.sandbox.project / "caf\udce9.txt"
+    latin.write_text("one\n")
     (stage.sandbox.project / "change.sh").write_text(
         "sed -i s/pears/plums/ notes.txt; echo made > made.txt; echo '# nothing' > .gitignore\n"
+        "echo two > $(printf 'caf\\351.txt')\n"
     )
     stage.script_change(greeting, edited)
     run(stage, "sh change.sh")
@@ -365,6 +368,7 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     stage.emacs.command("qwen-companion-changes")
     shown(stage, "greet and buy plums")
     shown(stage, "made.txt  new")
+    holds(stage, latin, "two\n")
     # An edit of a file in a buffer and a shell command alike: a hunk undone, and back.
     for path, before, after, line in ((greeting, GREETING, edited, "+    return"), (notes, NOTES, new_notes, "+plums")):
         at(stage, path.name)
@@ -384,12 +388,13 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     stage.emacs.eval(by_hand)
     at(stage, "Qwen Code")
     stage.screen.keys("k")
-    stage.screen.wait_for("change back 3 files, delete made.txt? (y or n)")
+    stage.screen.wait_for("change back 4 files, delete made.txt? (y or n)")
     stage.screen.keys("y")
     holds(stage, made, None)
     holds(stage, greeting, GREETING + "# by hand\n")
     holds(stage, notes, NOTES)
     holds(stage, ignore, "data/\n")
+    holds(stage, latin, "one\n")
     assert precious.read_text() == "1,2\n"
     # That is a turn of its own, which is undone.
     shown(stage, 'you  Undo "greet')

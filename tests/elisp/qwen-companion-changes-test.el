@@ -1733,7 +1733,7 @@ BYTES is nil for a whole change."
       (should (string-search "+4000!\n" (qwen-companion-changes-test-text))))))
 
 (ert-deftest qwen-companion-changes-test-a-name-that-is-not-unicode-ends-nothing ()
-  "A file in another encoding is saved by the user, and its changes are asked for."
+  "A file with a name in another encoding is saved, and its changes are asked for."
   (qwen-companion-test-with-process
     (qwen-companion-mode 1)
     (qwen-companion-test-wait-for (eq 'ready (qwen-companion-state)))
@@ -1744,7 +1744,7 @@ BYTES is nil for a whole change."
           (with-current-buffer (find-file-noselect (concat default-directory "caf" (string char)))
             (insert "text\n")
             (save-buffer)
-            (should-not (qwen-companion-changes-signs-path (current-buffer)))
+            (should (qwen-companion-changes-signs-path (current-buffer)))
             (kill-buffer))))
       (should (qwen-companion-journal-await 'journal-busy '(:paths ("/a"))))
       (should (eq process (qwen-companion-test-process))))))

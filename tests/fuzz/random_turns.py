@@ -336,13 +336,15 @@ class Emacs:
     def call(self, function: str, *arguments: str | bool | None) -> Any:
         """Call `function` of Emacs with strings, t or nil; return its value as sexpdata reads it."""
         printed = (lisp(argument) for argument in arguments)
-        self._socket.sendall(f"({function} {' '.join(printed)})\0".encode())
+        self._socket.sendall(f"({function} {' '.join(printed)})\0".encode("utf-8", "surrogateescape"))
         while b"\0" not in self._rest:
             part = self._socket.recv(1 << 20)
             if not part:
                 raise EmacsError(f"Emacs has ended: {self.log.read_text(errors='replace')[-4000:]}")
             self._rest += part
         reply, _, self._rest = self._rest.partition(b"\0")
+        # Emacs prints the bytes of names that are not UTF-8 as octal numbers.
+        reply = re.sub(rb"\\([23][0-7]{2})", lambda match: bytes([int(match[1], 8)]), reply)
         kind, value = cast("tuple[Any, Any]", loads(reply.decode("utf-8", "surrogateescape")))
         if str(kind) != "ok":
             raise EmacsError(f"{function} {arguments}: {value}\n{self.log.read_text(errors='replace')[-2000:]}")
@@ -372,7 +374,8 @@ class Emacs:
 def lisp(value: str | bool | None) -> str:
     if not isinstance(value, str):
         return "t" if value else "nil"
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    # Emacs reads a string with bytes that are not UTF-8 as unibyte, which no name of a file is.
+    return '(string-to-multibyte "' + value.replace("\\", "\\\\").replace('"', '\\"') + '")'
 
 
 class Agent:
@@ -454,7 +457,7 @@ class Turn:
         """Return those of `names` that need not be recorded."""
         if any(LATE in note or "not recorded" in note for note in self.notes):
             return set(names)
-        found = {name for name in names if not _is_text(name) or name.endswith(b".env")}
+        found = {name for name in names if name.endswith(b".env")}
         for copy in (self.before, self.after):
             # What repositories keep for themselves, files that git ignores, and those of other kinds.
             found |= copy.repositories.keys()

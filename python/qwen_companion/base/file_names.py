@@ -15,11 +15,12 @@ class FileNameError(CompanionError):
     """A text is not a file name; the message has the reason and does not repeat the text."""
 
 
-def file_name(text: object, directory: str = "") -> str:
+def file_name(text: object, directory: str = "", raw: bool = False) -> str:
     """Return the absolute name of the file that `text` denotes in `directory`.
 
     Every text from a wire passes here before the system is asked about it.  Does not access the disk, and removes
-    neither `..` nor a slash at the end.
+    neither `..` nor a slash at the end.  With `raw`, bytes that are not UTF-8 are allowed, in the form of
+    `os.fsdecode`.
 
     :raises FileNameError: for a text that cannot be a file name
     """
@@ -31,7 +32,7 @@ def file_name(text: object, directory: str = "") -> str:
     if "\0" in name:
         raise FileNameError("it holds a NUL character")
     try:
-        text.encode("utf-8")
+        text.encode("utf-8", "surrogateescape" if raw else "strict")
     except UnicodeEncodeError:
         raise FileNameError("it holds half a surrogate pair, which is not valid Unicode") from None
     if len(os.fsencode(name)) >= LONGEST_BYTES:

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
-from epc.handler import CallerUnknown, EPCHandler, encode_message
+from epc.handler import CallerUnknown, EPCHandler
 from epc.server import EPCServer
-from sexpdata import Symbol
+from sexpdata import Symbol, dumps
 
 from qwen_companion.base.errors import (
     EmacsBusyError,
@@ -300,10 +300,11 @@ class _Handler(EPCHandler):
         :raises MessageError: when it is too large
         :raises OSError: when the peer is gone
         """
-        frame = encode_message(kind, *parts)
-        if len(frame) - _HEAD_BYTES > MAX_FRAME_BYTES:
-            raise MessageError(f"a message of {len(frame)} bytes is too large for EPC")
-        self.request.sendall(frame)
+        # python-epc would refuse names of files that are not UTF-8.
+        body = dumps([Symbol(kind), *parts]).encode("utf-8", "surrogateescape") + b"\n"
+        if len(body) > MAX_FRAME_BYTES:
+            raise MessageError(f"a message of {len(body)} bytes is too large for EPC")
+        self.request.sendall(b"%06x%b" % (len(body), body))
 
     def _send(self, *args: Any) -> None:
         # Called by python-epc to send; without its logging wrapper, see the top of this file.

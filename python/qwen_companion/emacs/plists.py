@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
@@ -58,6 +59,8 @@ Numbers = Annotated[Sequence[int], NESTED]
 
 T = TypeVar("T")
 
+_NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
 # sexpdata has no error of its own for most bad input; its parser raises these.
 _UNREADABLE = (
     AssertionError,
@@ -73,12 +76,15 @@ _UNREADABLE = (
 
 
 def read_sexp(data: bytes) -> Sexp:
-    """Return the one expression in `data`, UTF-8.
+    """Return the one expression in `data`, UTF-8; bytes in names of files have the form of `os.fsdecode`.
 
     :raises MessageError: if there is none; its text never quotes `data`
     """
     try:
-        return loads(data.decode("utf-8"))
+        text = data.decode("utf-8", "surrogatepass")
+        if _NO_BYTES.search(text):
+            raise ValueError("half a surrogate pair that is no byte")
+        return loads(text)
     except _UNREADABLE:
         raise MessageError("not one Lisp expression in UTF-8") from None
 

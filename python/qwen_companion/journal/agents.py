@@ -125,7 +125,7 @@ class Agents:
 
         For a change that no hook announced; for `cli` see `MissedReview`.  Blocks on disk I/O.
         """
-        name = root.record.names.name_out(path) or ""
+        name = root.record.names.name_out(path)
         return UNREVIEWED if self._missed_review(cli, name, name in root.record.visited) else tool
 
     def turn_of_silent(self, root: Root, cli: SilentCli) -> int:

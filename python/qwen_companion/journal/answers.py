@@ -142,15 +142,10 @@ class Answers:
             return
         turns = self._with_undos(self._turns_in(scope), scope)
         names = [None if path is None else self._told_name(path) for pair in files for path in pair]
-        unnamed = [path for path in self._store.paths(turns) if self._names.name_out(path) is None]
-        gone = [net for _, net in self._nets.several(unnamed, turns, scope.kind != "turn") if net is not None]
         nets = iter(self._nets.several(names, turns, scope.kind != "turn"))
-        for (path, net), (_, old) in zip(nets, nets, strict=True):
+        for (_, net), (_, old) in zip(nets, nets, strict=True):
             if net is None:
                 yield RecordError(_GONE)
-            elif old is None and any(each.path == path and each.previous for each in with_renames([*gone, net])):
-                # Deleting it would undo half of the move.
-                yield RecordError("its name before is not valid UTF-8; move it back in a shell")
             else:
                 is_moved = old is not None and (old.kind, net.kind) == ("deleted", "added")
                 yield renamed(old, net) if old is not None and is_moved else net
@@ -265,8 +260,7 @@ class Answers:
     def _file(self, net: Net | None, path: bytes, turns: Sequence[int]) -> ChangedFile:
         """Return `net` of `path` as it is sent to Emacs; its kind is "" if nothing has changed."""
         if net is None:
-            name = self._names.name_out(path)
-            return ChangedFile(name or "", "modified" if name else "", binary=True)
+            return ChangedFile(self._names.name_out(path), "modified", binary=True)
         rows = [self._seen(turn, path) for turn in turns if len(turns) == 1]
         return replace(
             changed_file(net, self._names),
@@ -293,11 +287,10 @@ class Answers:
 
 def changed_file(net: Net, names: Names) -> ChangedFile:
     """Return `net` as it is sent to Emacs; its kind is "" if nothing has changed."""
-    name = names.name_out(net.path)
-    kind = net.kind if name is not None else None
+    kind = net.kind
     added, deleted, binary = sizes(net) if kind not in (None, "mode") else (0, 0, False)
     return ChangedFile(
-        path=name or "",
+        path=names.name_out(net.path),
         kind=kind or "",
         previous=None if net.previous is None else names.name_out(net.previous),
         binary=binary,

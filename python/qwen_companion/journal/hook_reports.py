@@ -20,6 +20,7 @@ from qwen_companion.journal.record import Cause, Record
 from qwen_companion.journal.store import HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import EDIT_TOOLS, ENTER_TOOL, EXIT_TOOL, HOLD_S, SHELL_TOOL
 from qwen_companion.journal.worktrees import entered
+from qwen_companion.privacy.verdicts import printable
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event
@@ -244,7 +245,7 @@ class HookReports:
         """Return the text for the model about other agents that work on `path`, once in the turn `running`, or None."""
         if path in running.told or len(running.told) >= _MOST_TOLD:
             return None
-        name = root.record.names.name_out(path) or ""
+        name = root.record.names.name_out(path)
         session, client = running.row.session, running.row.client
         proposed = self._proposals_of_others(session)
 
@@ -252,7 +253,7 @@ class HookReports:
             others = [each.row for each in root.others_at(path, session)]
             true = os.path.realpath(name)
             waiting = [each for each in proposed if os.path.realpath(each.path) == true]
-            return _others_text(name, client, others, waiting)
+            return _others_text(printable(name), client, others, waiting)
 
         with suppress(StoreError):
             found = await in_thread(text)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of files and turns: in Emacs, and in the record."""
+"""Names of files and turns: in Emacs, and in the record.
+
+Bytes of a name that are not UTF-8 have in Emacs's names the form of `os.fsdecode`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Names:
     def name_in(self, path: str) -> bytes | None:
         """Return the true name of `path`, a name from Emacs or a CLI; None if it is not below the root."""
         try:
-            directory, name = os.path.split(os.path.normpath(file_name(path)))
+            directory, name = os.path.split(os.path.normpath(file_name(path, raw=True)))
         except FileNameError:
             return None
         true = os.path.join(self._true_directory(directory), name)
@@ -31,16 +34,13 @@ class Names:
     def told(self, path: str) -> bytes | None:
         """Return the recorded name of `path`, a name sent before, even if a directory above it is a link now."""
         try:
-            return os.fsencode(os.path.join(self._true, os.path.relpath(file_name(path), self._root)))
+            return os.fsencode(os.path.join(self._true, os.path.relpath(file_name(path, raw=True), self._root)))
         except FileNameError:
             return None
 
-    def name_out(self, path: bytes) -> str | None:
-        """Return Emacs's name of `path`; None if it is not valid text."""
-        try:
-            return os.path.join(self._root, os.path.relpath(path, os.fsencode(self._true)).decode("utf-8"))
-        except UnicodeDecodeError:
-            return None
+    def name_out(self, path: bytes) -> str:
+        """Return Emacs's name of `path`."""
+        return os.path.join(self._root, os.fsdecode(os.path.relpath(path, os.fsencode(self._true))))
 
     def identifier(self, turn: int) -> str:
         """Return the id in Emacs of the turn with that number."""

@@ -81,7 +81,7 @@ class Unseen:
             with suppress(OSError, TooLargeError):
                 now = self._files.load(view.path)
                 name = self._names.name_out(view.path)
-                if name is not None and digest_in(now) not in (view.digest, view.named):
+                if digest_in(now) not in (view.digest, view.named):
                     found.append(self._change(view, now, self._site.there(name)))
         return found
 

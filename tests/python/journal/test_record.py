@@ -1335,22 +1335,22 @@ def test_a_temporary_file_of_a_killed_emacs_is_no_agents_and_goes_unless_it_may_
     assert project.kinds(turn) == {"sub/a": "modified"}
 
 
-def test_a_file_moved_from_a_name_that_is_no_text_is_not_deleted(any_project: Project) -> None:
-    project = any_project
+def test_names_that_are_not_utf8_are_recorded(project: Project) -> None:
     project.write("lat\udcff", b"1\n2\n3\n")
     project.write("named", b"1\n2\n5\n")
     turn = project.begin()
-    (project.root / "named").rename(project.root / "moved")
+    (project.root / "named").rename(project.root / "\udcfe moved")
     project.write("new", b"1\n2\n4\n")
     (project.root / "lat\udcff").unlink()
-    project.write("other", b"other\n")
+    project.write("other\udcff", b"other\n")
     project.end(turn)
-    names = [("new", None), ("other", None), ("moved", str(project.root / "named"))]
-    files = [(str(project.root / name), before) for name, before in names]
-    new, other, moved = project.record.answers.texts(files, Scope("turn", turn))
-    assert str(new) == "its name before is not valid UTF-8; move it back in a shell"
-    assert isinstance(other, Net)
-    assert isinstance(moved, Net)
+    assert project.kinds(turn) == {"new": "renamed", "other\udcff": "added", "\udcfe moved": "renamed"}
+    files = [(str(project.root / "new"), str(project.root / "lat\udcff"))]
+    (new,) = project.record.answers.texts(files, Scope("turn", turn))
+    assert isinstance(new, Net)
+    assert new.previous == os.fsencode(project.root / "lat\udcff")
+    project.undo(turn)
+    assert project.tree() == {"lat\udcff": b"1\n2\n3\n", "named": b"1\n2\n5\n"}
 
 
 def test_a_name_that_another_file_has_got_is_known(any_project: Project) -> None:
