@@ -305,6 +305,8 @@ CODING is how its bytes are decoded: BYTES, or those on the disk."
        (bytes (insert (decode-coding-string bytes coding)))
        ((and visiting (or (buffer-modified-p visiting) (file-remote-p path)))
         (insert (qwen-companion-buffers-text visiting)))
+       ;; The text of a link is the name that it leads to.
+       ((file-symlink-p path) (insert (file-symlink-p path)))
        ((file-readable-p path)
         (qwen-companion-disk-insert path coding t)))
       (current-buffer))))

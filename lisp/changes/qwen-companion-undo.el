@@ -437,7 +437,7 @@ new link."
                                  (qwen-companion-undo-step-target-mode step)))
          (user-error "It is a symbolic link now")))
       (_
-       (unless (or (file-regular-p path) (not (qwen-companion-undo--exists-p path)))
+       (unless (or (qwen-companion-disk-regular-p path) (not (qwen-companion-undo--exists-p path)))
          (user-error "It is no longer a regular file"))))))
 
 (defun qwen-companion-undo--rename (from path)
@@ -586,7 +586,7 @@ the error names."
     (qwen-companion-undo--put aside "" 'excl)
     (unwind-protect
         (cond
-         ((or (qwen-companion-undo-step-apart step) (not (file-regular-p path)))
+         ((or (qwen-companion-undo-step-apart step) (not (qwen-companion-disk-regular-p path)))
           (qwen-companion-undo--put aside bytes)
           (set-file-modes aside (or (qwen-companion-undo--mode step (file-modes path))
                                     (logand #o666 (default-file-modes))))
@@ -664,7 +664,7 @@ Return non-nil if that changes them."
   (let ((path (qwen-companion-undo-step-path step)))
     (when (and (integerp (qwen-companion-undo-step-base-mode step))
                (integerp (qwen-companion-undo-step-target-mode step))
-               (file-regular-p path))
+               (qwen-companion-disk-regular-p path))
       (let* ((now (file-modes path))
              (wanted (qwen-companion-undo--mode step now)))
         (unless (= wanted now)

@@ -105,6 +105,12 @@ Return nil, too, if a directory above it is a link to itself."
           (file-attributes file))
       attributes)))
 
+(defun qwen-companion-disk-regular-p (path)
+  "Return non-nil when PATH is a regular file, or a link to one.
+`file-regular-p' does not find files whose names are not UTF-8."
+  (when-let* ((attributes (qwen-companion-disk--attributes path)))
+    (string-prefix-p "-" (file-attribute-modes attributes))))
+
 (defun qwen-companion-disk-stamp (path)
   "Return a stamp of the file PATH, different after each write.
 Return nil when the file does not exist."
@@ -378,7 +384,7 @@ A CLI that changes a file may keep its encoding, its byte order mark and
 its line ends, which TEXT may lack.  Return nil if the file is unreadable."
   (when-let* ((text (string-remove-prefix "\ufeff" text))
               (plain (qwen-companion-disk-unix-text text))
-              (bytes (and (file-regular-p path)
+              (bytes (and (qwen-companion-disk-regular-p path)
                           (qwen-companion-disk--size-fits-p path text plain)
                           (ignore-error file-error
                             (qwen-companion-disk-bytes path)))))
@@ -422,7 +428,7 @@ PLAIN is TEXT with LF line ends.  This avoids reading a long file."
 (defun qwen-companion-disk-bytes (path)
   "Return the bytes of the file PATH, a unibyte string, nil when there is none."
   (let ((file-name-handler-alist nil))
-    (when (file-regular-p path)
+    (when (qwen-companion-disk-regular-p path)
       (with-temp-buffer
         (set-buffer-multibyte nil)
         (insert-file-contents-literally path)

@@ -508,7 +508,7 @@ very large file."
    ((bound-and-true-p auto-revert-tail-mode) "Auto-Revert Tail mode reads it")
    ((find-file-name-handler buffer-file-name 'insert-file-contents)
     "its text differs from the file's")
-   ((not (file-regular-p buffer-file-name)) "it is not a regular file")
+   ((not (qwen-companion-disk-regular-p buffer-file-name)) "it is not a regular file")
    ((> (or (file-attribute-size (file-attributes (file-chase-links buffer-file-name))) 0)
        qwen-companion-diff-size-limit)
     "the file is larger than `qwen-companion-diff-size-limit'")))

@@ -29,17 +29,19 @@ def keep_records(stage: Stage, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if stage.screen.running:
-        (folder / "screen.txt").write_text(stage.screen.capture())
-        (folder / "screen.ansi").write_text(stage.screen.capture(colours=True))
-    (folder / "typed.txt").write_text("\n".join(stage.screen.log) + "\n")
-    (folder / "model-requests.json").write_text(json.dumps(stage.model.bodies, indent=1))
+        (folder / "screen.txt").write_text(stage.screen.capture(), errors="backslashreplace")
+        (folder / "screen.ansi").write_text(stage.screen.capture(colours=True), errors="backslashreplace")
+    (folder / "typed.txt").write_text("\n".join(stage.screen.log) + "\n", errors="backslashreplace")
+    (folder / "model-requests.json").write_text(json.dumps(stage.model.bodies, indent=1), errors="backslashreplace")
     (folder / "files.txt").write_bytes(b"\n".join(map(os.fsencode, sorted(stage.sandbox.root.rglob("*")))))
     if stage.emacs.running:
         for buffer in ("*Messages*", "*qwen-companion log*", "*Warnings*", "*Backtrace*"):
             try:
-                (folder / f"{buffer.strip('*').replace(' ', '-')}.txt").write_text(stage.emacs.buffer_text(buffer))
+                (folder / f"{buffer.strip('*').replace(' ', '-')}.txt").write_text(
+                    stage.emacs.buffer_text(buffer), errors="backslashreplace"
+                )
             except EmacsError as error:
-                (folder / "emacs-error.txt").write_text(str(error))
+                (folder / "emacs-error.txt").write_text(str(error), errors="backslashreplace")
                 break
     for log in sorted(stage.sandbox.home.glob(".qwen/debug/*.txt"), key=lambda path: path.stat().st_mtime):
         shutil.copyfile(log, folder / "qwen-debug.txt")

@@ -357,9 +357,11 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
     precious.write_text("1,2\n")
     latin = stage.sandbox.project / "caf\udce9.txt"
     latin.write_text("one\n")
+    nowhere = stage.sandbox.project / "nowhere"
+    nowhere.symlink_to("gone")
     (stage.sandbox.project / "change.sh").write_text(
         "sed -i s/pears/plums/ notes.txt; echo made > made.txt; echo '# nothing' > .gitignore\n"
-        "echo two > $(printf 'caf\\351.txt')\n"
+        "rm nowhere; echo two > $(printf 'caf\\351.txt')\n"
     )
     stage.script_change(greeting, edited)
     run(stage, "sh change.sh")
@@ -383,12 +385,20 @@ def test_keys_undo_what_an_agent_did_and_bring_it_back(stage: Stage) -> None:
         stage.screen.wait_until(
             lambda: "undone, u brings it back" not in stage.emacs.buffer_text(CHANGES), "the hunk brought back"
         )
+    # A deleted link to nowhere comes and goes.
+    at(stage, "nowhere")
+    stage.screen.keys("k")
+    stage.screen.wait_until(nowhere.is_symlink, "the link made again")
+    stage.screen.keys("u")
+    stage.screen.wait_for("delete nowhere? (y or n)")
+    stage.screen.keys("y")
+    stage.screen.wait_until(lambda: not nowhere.is_symlink(), "the link deleted")
     # The user's edit since then stays when the turn is undone.
     by_hand = '(with-current-buffer "greeting.py" (goto-char (point-max)) (insert "# by hand\n") (save-buffer))'
     stage.emacs.eval(by_hand)
     at(stage, "Qwen Code")
     stage.screen.keys("k")
-    stage.screen.wait_for("change back 4 files, delete made.txt? (y or n)")
+    stage.screen.wait_for(re.compile(r"change back 4 files, .*delete made.txt.*\(y or n\)"))
     stage.screen.keys("y")
     holds(stage, made, None)
     holds(stage, greeting, GREETING + "# by hand\n")
