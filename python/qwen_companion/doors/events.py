@@ -14,6 +14,7 @@ EDIT = "edit"
 WRITE = "write_file"
 EDIT_TOOLS = (EDIT, WRITE, "notebook_edit")
 EXIT_PLAN = "exit_plan_mode"
+QUESTION_TOOLS = (EXIT_PLAN, "ask_user_question")
 TODO = "todo_write"
 
 _REMINDER = re.compile(r"\s*<system-reminder>.*?</system-reminder>\s*(?=\S)", re.DOTALL)
@@ -254,6 +255,11 @@ def refuses(answer: Answer) -> bool:
     return answer.get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
 
 
+def blocks(answer: Answer) -> bool:
+    """Return whether `answer` was made by `block`."""
+    return answer.get("decision") == "block"
+
+
 def _before_tool(decision: str, reason: str) -> Answer:
     output = {"hookEventName": PreToolUse.name, "permissionDecision": decision, "permissionDecisionReason": reason}
     return {"hookSpecificOutput": output}
@@ -279,7 +285,7 @@ def describe(answer: Answer) -> str:
         return f"denied: {decision['message']}"
     if before := output.get("permissionDecision"):
         return "asks in its terminal" if before == "ask" else "refused, with words for the model"
-    if answer.get("decision") == "block":
+    if blocks(answer):
         return f"the turn ended: {answer['reason']}"
     if "additionalContext" in output:
         return "no decision, a text added for the model"

@@ -10,7 +10,10 @@ import secrets
 import stat
 from typing import Protocol
 
+from qwen_companion.base.sockets import Connection
 from qwen_companion.base.threads import in_thread
+from qwen_companion.domain import Peer
+from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.targets import check_target
 
 CHANGED = "it has changed on disk"
@@ -34,6 +37,29 @@ class Files(Protocol):
         """Replace the contents of the file `path`, which must be `expected` (None: no file), by `data`.
 
         :raises OSError: if they are not, or the file cannot be written
+        """
+        ...
+
+
+class RemotePlaces(Protocol):
+    """Remote CLIs, as the hooks need them."""
+
+    def caller(self, connection: Connection, /) -> Caller | None:
+        """Return the CLI whose `connection` a relay carries, or None.  Callable in any thread."""
+        ...
+
+    def files(self, peer: Peer, /) -> Files | None:
+        """Return the files of the remote CLI in the process `peer`; None where its place is not served."""
+        ...
+
+    def name_of(self, peer: Peer, path: str, /) -> str:
+        """Return Emacs's name of the file that the CLI in the process `peer`, local or remote, calls `path`."""
+        ...
+
+    async def lay_plan(self, place: str, text: str) -> str:
+        """Write the plan `text` to a temporary file at `place`; return its name there.
+
+        :raises CompanionError: if it cannot be written
         """
         ...
 

@@ -8,18 +8,17 @@ limit.  The backend answers the terminal by its files, see `terminal_files`, or 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import anyio
 
-from qwen_companion.base.errors import EmacsUnavailableError, PromptError
+from qwen_companion.base.errors import CompanionError, EmacsUnavailableError, PromptError
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import run_while_wanted
 from qwen_companion.doors.files import Files
 from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.doors.terminal_files import TerminalFiles, append_prompt
@@ -32,6 +31,28 @@ HOLD_S = REVIEW_TIMEOUT_S - 10.0
 POLL_S = 0.1
 
 BUSY = "Emacs is busy and shows no review."
+
+
+async def run_while_wanted(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
+    """Run `work` until it has ended, `limit_s` seconds have passed, or `gone` is set."""
+
+    async def watch() -> None:
+        await gone.wait()
+        tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(limit_s):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await work()
+            tasks.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The reply to a call of a hook: the `answer`, and what to do `after` it has been sent."""
+
+    answer: events.Answer = field(default_factory=events.NO_DECISION.copy)
+    after: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +92,8 @@ class Held:
 
     Its terminal is answered through `files`; it had already asked the requests with the ids `before`.  `decided` is set
     with the `decision`, or when the call is abandoned; `dialog` when a hook reports that the terminal asks.
-    `is_asked`: the terminal asks, or is about to.
+    `is_asked`: the terminal asks, or is about to.  `is_answered`: the decision has reached the CLI.  `prompt` is a text
+    for the model, sent as a prompt once the turn is over: answers to a terminal have no text.
     """
 
     proposal: Proposal
@@ -83,6 +105,8 @@ class Held:
     dialog: anyio.Event = field(default_factory=anyio.Event, kw_only=True)
     decision: Decision | None = field(default=None, kw_only=True)
     is_asked: bool = field(default=False, kw_only=True)
+    is_answered: bool = field(default=False, kw_only=True)
+    prompt: str | None = field(default=None, kw_only=True)
 
     @property
     def pid(self) -> int:
@@ -117,6 +141,21 @@ class HeldCalls(Generic[HeldT]):
         self._held: dict[str, HeldT] = {}
         """By the ids of their proposals."""
 
+    def waiting(self) -> list[Proposal]:
+        """Return the proposals that the user has not decided."""
+        return [held.proposal for held in self._held.values() if held.decision is None]
+
+    def _of(self, pid: int, event: events.Event | None = None) -> list[HeldT]:
+        """Return the calls of process `pid`; with an `event` of the conversation, only those that it can concern."""
+        found = [held for held in self._held.values() if held.pid == pid]
+        if event is None:
+            return found
+        # Versions that name no turns do not name subagents either.
+        conversation = [held for held in found if held.event.agent_id is None or held.event.prompt_id is None]
+        return [held for held in conversation if not event.timestamp or event.timestamp >= held.event.timestamp]
+
+    # --- Asking ---
+
     async def _begin_review(self, held: HeldT, label: str, text: str, gone: anyio.Event) -> str | None:
         """Show `text` of `held` in Emacs; return None, or the reason why it is not shown.
 
@@ -132,7 +171,23 @@ class HeldCalls(Generic[HeldT]):
 
         self._held[held.proposal.id] = held
         await run_while_wanted(ask_editor, self._limits.open_s, gone)
-        return answers[0] if answers else BUSY
+        refusal = answers[0] if answers else BUSY
+        if refusal is not None:
+            # Emacs may still show it later, and must close it then.
+            self._end(held, refusal)
+        return refusal
+
+    async def _hold(self, held: HeldT, limit_s: float, gone: anyio.Event) -> bool:
+        """Wait at most `limit_s` seconds for the decision on `held`; return whether its call still waits for one.
+
+        `gone` is set when the caller no longer waits.
+        """
+        await run_while_wanted(held.decided.wait, limit_s, gone)
+        if gone.is_set():
+            self._end(held, "it was cancelled in the terminal")
+        return held.proposal.id in self._held
+
+    # --- Answering ---
 
     def decide(self, identifier: str, decision: Decision) -> bool:
         """Carry out the user's decision on the proposal `identifier`; return whether it is one of these calls."""
@@ -148,7 +203,24 @@ class HeldCalls(Generic[HeldT]):
         self.tasks.start(self._answer_terminal, held)
 
     async def _answer_terminal(self, held: HeldT) -> None:
-        """Answer the terminal with the decision on `held`."""
+        """Answer the terminal with the decision on `held`, once it asks."""
+        try:
+            request = await self._request(held)
+            if held.proposal.id in self._held:
+                await self._give_answer(held, request)
+        except (CompanionError, OSError) as error:
+            if held.proposal.id in self._held:
+                self._editor.warn(f"{error}: answer in the terminal")
+                self._end(held, "the terminal did not take the answer")
+        else:
+            self._settle(held)
+
+    async def _give_answer(self, held: HeldT, request: str) -> None:
+        """Answer the terminal, which asks about `held` by the request with the id `request`, see `_request`.
+
+        :raises CompanionError: if it does not accept the answer
+        :raises OSError: if a file cannot be written
+        """
         raise NotImplementedError
 
     async def _request(self, held: HeldT) -> str:
@@ -171,6 +243,33 @@ class HeldCalls(Generic[HeldT]):
             return ""
         raise PromptError("the terminal takes no answer from Emacs")
 
+    # --- The ends of calls ---
+
+    def awaits(self, peer: Peer, event: events.PostToolUse) -> bool:
+        """Return whether the call in `event` of the process `peer`, which has run, is one of these."""
+        raise NotImplementedError
+
+    async def ran(self, peer: Peer, event: events.PostToolUse) -> str:
+        """Note that the call in `event` of the process `peer` has run; return the text for its result, or ""."""
+        raise NotImplementedError
+
+    def _settle(self, held: HeldT) -> None:
+        """Note that the decision on `held` has reached the CLI."""
+        held.is_answered = True
+        self._editor.settled(held.proposal.id)
+
+    def _end(self, held: HeldT, reason: str) -> None:
+        """End `held`: close its proposal for `reason`, or send the user's text if the terminal was answered."""
+        if self._held.pop(held.proposal.id, None) is None:
+            return
+        if not held.is_answered:
+            self._editor.abandon(held.proposal, reason)
+            if held.decision is not None:
+                self._editor.settled(held.proposal.id)
+            held.decided.set()
+        elif held.files is not None and held.prompt is not None:
+            self.tasks.start(self._send_prompt, held.files, held.prompt)
+
     async def _send_prompt(self, files: TerminalFiles, prompt: str) -> None:
         """Send the user's text to the CLI with `files` as the next `prompt`."""
         try:
@@ -178,9 +277,7 @@ class HeldCalls(Generic[HeldT]):
         except PromptError as error:
             self._editor.warn(f"{error}; the model has not got your text")
 
-    def _abandon(self, held: HeldT, reason: str) -> None:
-        """Close the proposal of `held` in Emacs, for `reason`."""
-        self._editor.abandon(held.proposal, reason)
-        if held.decision is not None:
-            self._editor.settled(held.proposal.id)
-        held.decided.set()
+    def end_process(self, pid: int) -> None:
+        """End the calls of the process `pid`."""
+        for held in self._of(pid):
+            self._end(held, "the CLI has ended")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -19,10 +19,8 @@ from qwen_companion.base.tasks import Tasks, contained, contained_call
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import NEWS_UNITS, HookAnswer, Peer, SessionState, Settings
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import HookCall, PendingReply, RemotePlaces, Reply, no_decision
-from qwen_companion.doors.files import LocalFiles
-from qwen_companion.doors.held import Asker
-from qwen_companion.doors.hook_settings import QUESTION_TOOLS
+from qwen_companion.doors.files import LocalFiles, RemotePlaces
+from qwen_companion.doors.held import Asker, HeldCalls, Reply
 from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.doors.listeners import Block, Listener, Report, Words
 from qwen_companion.doors.questions import Questions
@@ -79,18 +77,40 @@ class Answers:
 
 
 @dataclass(eq=False)
-class _Delivery:
-    """The handling of an event by `listener`, serialized by the lock `turn`; `words` is the result once `done`.
+class HookCall:
+    """One call of a hook, with the report `data`.
 
-    The CLI waits for it `hold_s` seconds at most, `until` a time of the event loop.
+    `shortened`: long texts of the report are missing.  `before_edit`: the edit must not be made without an answer.
+    `gone` is set when the caller no longer waits for the reply.
     """
 
+    data: bytes
+    shortened: bool
+    connection: Connection
+    before_edit: bool = False
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+
+@dataclass(eq=False)
+class _Delivery:
+    """The handling of `report` by `listener`; `words` is the result once `done`."""
+
     listener: Listener
-    turn: anyio.Lock
-    hold_s: float
-    until: float
+    report: Report
     done: anyio.Event = field(default_factory=anyio.Event)
     words: Words | None = None
+
+    async def run(self, turn: anyio.Lock) -> None:
+        """Pass the report to the listener, after the earlier ones of the same process, by the lock `turn`."""
+        async with turn:
+            self.words = await contained(self.listener.hear, self.report)
+        self.done.set()
+
+    async def result(self) -> Words | None:
+        """Return the result, None if the CLI does not wait so long."""
+        with anyio.CancelScope(deadline=self.report.waits_until):
+            await self.done.wait()
+        return self.words
 
 
 class HookHandler:
@@ -119,7 +139,7 @@ class HookHandler:
         self.states = States(known)
         self.reviews = HookReviews(editor, files_of)
         self.questions = Questions(editor, files_of, layers.environ, places)
-        self.listeners = (*listeners, self.questions)
+        self.listeners = tuple(listeners)
         self._editor = editor
         self._sessions = sessions
         self._places = places
@@ -128,6 +148,8 @@ class HookHandler:
         self._answers = Answers()
         self._is_watched = False
         self._tasks = Tasks()
+        # Saves one turn of the event loop.
+        self._turn = anyio.Lock(fast_acquire=True)
         self._callers: dict[str, list[Caller]] = {}
         """The CLIs of each conversation: several if one has resumed it while another still has it."""
         self._turns: dict[int, defaultdict[int, anyio.Lock]] = {}
@@ -166,39 +188,47 @@ class HookHandler:
         self._changed()
         return has_ended
 
-    async def accept(self, call: HookCall) -> PendingReply:
-        """Begin to handle `call`; return a function that waits for its reply.  Pass the next call after this returns.
+    async def reply(self, call: HookCall) -> Reply:
+        """Return the reply to `call`, whose event is noted after those of earlier calls.
 
         :raises ValueError: if a call before an edit does not report one
         """
+        async with self._turn:
+            event, caller = await self._read(call)
+            calls = None if caller is None else self._calls_of(event, caller.peer)
+            deliveries: list[_Delivery] = []
+            # Listeners get no event without its long texts: it would mislead them.
+            if caller is not None and calls is None and not call.before_edit and not call.shortened:
+                deliveries = self._deliver(self._report(event, caller))
+        if call.before_edit and isinstance(event, events.PreToolUse):
+            return await self._before_edit(event, caller, call)
+        if caller is None:
+            return Reply()
+        if calls is not None and isinstance(event, events.PostToolUse):
+            return await self._after_call(calls, event, caller, call.shortened)
+        if isinstance(event, events.PermissionRequest) and not call.shortened:
+            return await self._decide(event, caller, call.gone)
+        return self._reply_with(event, caller.peer, await _results(deliveries))
+
+    async def _read(self, call: HookCall) -> tuple[events.Event, Caller | None]:
+        """Return the event that `call` reports, and its caller, None if unknown; note it in the caller's state.
+
+        :raises ValueError: as `reply` does
+        """
         parse = partial(events.parse_event, call.data)
         event = parse() if len(call.data) <= _LARGE_BYTES else await in_thread(parse)
-        caller = await self._caller(event, call.connection) if event else None
         if call.before_edit and not isinstance(event, events.PreToolUse):
             raise ValueError("it reports no edit")
-        if event is not None and caller is not None:
-            event = self._note(event, caller.peer)
-        if call.before_edit and isinstance(event, events.PreToolUse):
-            return partial(self._before_edit, event, caller, call)
-        if event is None or caller is None:
-            return no_decision
-        if isinstance(event, events.PostToolUse) and self.reviews.awaits(caller.peer.pid, event):
-            if call.shortened:
-                event = event.model_copy(update={"tool_response": None})
-            return partial(self._after_edit, event, caller)
-        report = self._report(event, caller)
-        # Listeners get no event without its long texts: it would mislead them.
-        deliveries = [] if call.shortened else self._deliveries(report)
-        waited = [delivery for delivery in deliveries if delivery.hold_s > 0]
-        if waited:
-            self._begin(waited, report)
-            others = [delivery for delivery in deliveries if delivery.hold_s == 0]
-            return partial(self._reply_with, waited, others, report)
-        self._begin(deliveries, report)
-        if isinstance(event, events.PermissionRequest) and not call.shortened:
-            return partial(self._decide, event, caller, call.gone)
-        self._note_answer(event, caller.peer, events.NO_DECISION)
-        return no_decision
+        if event is None:
+            return events.Event(), None
+        caller = await self._caller(event, call.connection)
+        return (event, None) if caller is None else (self._note(event, caller.peer), caller)
+
+    def _calls_of(self, event: events.Event, peer: Peer) -> HeldCalls[Any] | None:
+        """Return those to which the call belongs that has run in the process `peer` by `event`, or None."""
+        if not isinstance(event, events.PostToolUse):
+            return None
+        return next((calls for calls in (self.reviews, self.questions) if calls.awaits(peer, event)), None)
 
     def _report(self, event: events.Event, caller: Caller) -> Report:
         session = self._sessions.of_process(caller.peer.pid)
@@ -219,7 +249,9 @@ class HookHandler:
             self.reviews.end_agent(pid, event.agent_id)
         if self.states.note(pid, event, _now()):
             self._changed()
-        self.reviews.note(pid, self._guessed(pid, event))
+        guessed = self._guessed(pid, event)
+        self.reviews.note(peer, guessed)
+        self.questions.note(peer, guessed)
         return event
 
     def _guessed(self, pid: int, event: EventT) -> EventT:
@@ -232,81 +264,65 @@ class HookHandler:
 
     # --- Listeners ---
 
-    def _deliveries(self, report: Report) -> list[_Delivery]:
-        """Return a delivery for each listener that subscribes to the event of `report`."""
+    def _deliver(self, report: Report) -> list[_Delivery]:
+        """Begin to pass `report` to the listeners that subscribe; return the deliveries for which the CLI waits."""
         # The process may end, and its locks be dropped, before a delivery begins.
         turns = self._turns[report.peer.pid]
-        holds = ((place, listener, _hold_s(listener, report)) for place, listener in enumerate(self.listeners))
         now = anyio.current_time()
-        return [
-            _Delivery(listener, turns[place], hold_s, now + hold_s)
-            for place, listener, hold_s in holds
-            if hold_s is not None
-        ]
+        waited: list[_Delivery] = []
+        for place, listener in enumerate(self.listeners):
+            hold_s = _hold_s(listener, report)
+            if hold_s is not None:
+                delivery = _Delivery(listener, replace(report, waits_until=now + hold_s))
+                self._tasks.start(delivery.run, turns[place])
+                waited += [delivery] if hold_s > 0 else []
+        return waited
 
-    def _begin(self, deliveries: Iterable[_Delivery], report: Report) -> None:
-        """Begin the `deliveries` of `report`."""
-        for delivery in deliveries:
-            self._tasks.start(self._deliver, delivery, report)
-
-    async def _deliver(self, delivery: _Delivery, report: Report) -> None:
-        async with delivery.turn:
-            delivery.words = await contained(delivery.listener.hear, replace(report, waits_until=delivery.until))
-        delivery.done.set()
-
-    async def _reply_with(self, waited: Iterable[_Delivery], others: Iterable[_Delivery], report: Report) -> Reply:
-        """Return the reply with the results that the `waited` deliveries have in time; begin the `others`."""
-        said = await _results(waited)
-        if any(isinstance(words, Block) for words in said):
-            self.states.stop(report.peer.pid, "token limit", _now())
+    def _reply_with(self, event: events.Event, peer: Peer, said: Iterable[Words]) -> Reply:
+        """Return the reply to `event` of the process `peer` with the results of listeners."""
+        answer = _answer(event, said)
+        if events.blocks(answer):
+            self.states.stop(peer.pid, "token limit", _now())
             self._changed()
-        reply = self._answered_with(report, said)
-        # The CLI does not wait for these.
-        self._begin(others, report)
-        return reply
-
-    async def _deliver_all(self, report: Report) -> list[Words]:
-        """Pass `report` to all listeners; return the results of those for which the CLI waits."""
-        deliveries = self._deliveries(report)
-        self._begin(deliveries, report)
-        return await _results(delivery for delivery in deliveries if delivery.hold_s > 0)
-
-    def _answered_with(self, report: Report, said: Iterable[Words]) -> Reply:
-        answer = _answer(report.event, said)
-        self._note_answer(report.event, report.peer, answer)
+        self._note_answer(event, peer, answer)
         return Reply(answer)
 
     # --- Edits, plans and questions ---
 
-    async def _before_edit(self, event: events.PreToolUse, caller: Caller | None, call: HookCall) -> Reply:
-        async def notify(reported: events.ToolEvent) -> str:
-            if caller is None:
-                return ""
-            return "\n\n".join(_texts(await self._deliver_all(self._report(reported, caller))))
+    async def _notify(self, caller: Caller, event: events.ToolEvent) -> str:
+        """Pass `event` of `caller` to the listeners; return their texts for the model, or ""."""
+        return "\n\n".join(_texts(await _results(self._deliver(self._report(event, caller)))))
 
+    async def _before_edit(self, event: events.PreToolUse, caller: Caller | None, call: HookCall) -> Reply:
         if call.shortened:
             # A text of this size is not shown.
             event = event.model_copy(update={"tool_input": {**event.tool_input, "content": None, "old_string": None}})
         if caller is None:
-            return await self.reviews.reply(event, None, None, notify, call.gone)
+            return self.reviews.reply_to_unknown(event)
         guessed = self._guessed(caller.peer.pid, event)
         agent = None if guessed.agent_id is None else self.states.agent(caller.peer.pid, guessed.agent_id)
+        notify = partial(self._notify, caller)
         reply = await self.reviews.reply(guessed, self._asker(caller), agent, notify, call.gone)
         if not events.refuses(reply.answer):
             await notify(event)
         self._note_answer(event, caller.peer, reply.answer)
         return reply
 
-    async def _after_edit(self, event: events.PostToolUse, caller: Caller) -> Reply:
+    async def _after_call(
+        self, calls: HeldCalls[Any], event: events.PostToolUse, caller: Caller, shortened: bool
+    ) -> Reply:
+        if shortened:
+            event = event.model_copy(update={"tool_response": None})
         # This may change the file, so do it before the listeners read it.
-        words = await self.reviews.ran(caller.peer.pid, event)
-        report = self._report(event, caller)
-        return self._answered_with(report, [words, *await self._deliver_all(report)])
+        words = await calls.ran(caller.peer, event)
+        return self._reply_with(
+            event, caller.peer, [words, *await _results(self._deliver(self._report(event, caller)))]
+        )
 
     async def _decide(self, request: events.PermissionRequest, caller: Caller, gone: anyio.Event) -> Reply:
         # The CLI refuses plans and questions of subagents.
         agent = self._guessed(caller.peer.pid, request).agent_id
-        is_question = agent is None and re.fullmatch(QUESTION_TOOLS, request.tool_name)
+        is_question = agent is None and request.tool_name in events.QUESTION_TOOLS
         reply = await self.questions.reply(request, self._asker(caller), gone) if is_question else Reply()
         self._note_answer(request, caller.peer, reply.answer)
         return reply
@@ -314,6 +330,7 @@ class HookHandler:
     async def _forget_at_end(self, peer: Peer) -> None:
         await self._end_of(peer)
         self.reviews.end_process(peer.pid)
+        self.questions.end_process(peer.pid)
         self.states.forget(peer.pid)
         self._answers.forget(peer.pid)
         remaining = {
@@ -363,15 +380,10 @@ class HookHandler:
         return Asker(peer, session.id, session.label, files)
 
 
-async def _results(waited: Iterable[_Delivery]) -> list[Words]:
-    """Return the results of the `waited` deliveries that are done in time."""
-    said: list[Words] = []
-    for delivery in waited:
-        with anyio.CancelScope(deadline=delivery.until):
-            await delivery.done.wait()
-        if delivery.words:
-            said.append(delivery.words)
-    return said
+async def _results(deliveries: Iterable[_Delivery]) -> list[Words]:
+    """Return the results of the `deliveries` that are done in time."""
+    results = [await delivery.result() for delivery in deliveries]
+    return [words for words in results if words]
 
 
 def _answer(event: events.Event, said: Iterable[Words]) -> events.Answer:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from qwen_companion.base.state import write_private
-from qwen_companion.doors.events import EDIT_TOOLS, PermissionRequest, PreToolUse, ask
+from qwen_companion.doors.events import EDIT_TOOLS, QUESTION_TOOLS, TODO, PermissionRequest, PreToolUse, ask
 from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
 
@@ -42,36 +42,27 @@ _START_TIMEOUT_S = 2
 _MARGIN_S = 3
 """Seconds added to the time that a listener may need."""
 
-QUESTION_TOOLS = "exit_plan_mode|ask_user_question"
+_QUESTIONS = "|".join(QUESTION_TOOLS)
 """A regular expression for the tools by which a model asks the user."""
 
-EDITS = "|".join(EDIT_TOOLS)
+_EDITS = "|".join(EDIT_TOOLS)
 """A regular expression for the tools that edit files."""
 
-_OTHER_TOOLS = f"^(?!({EDITS}|read_file|list_directory|glob|grep_search)$)"
+_OTHER_TOOLS = f"^(?!({_EDITS}|read_file|list_directory|glob|grep_search)$)"
 """All tools except those that edit, which have their own hook, and those that only read.
 
 A model calls the reading tools most, and each hook costs the CLI some 3 ms.  If one of them had to ask, the end of the
 question shows by `UserPromptSubmit` without a prompt, which comes with its result.
 """
 
-QUESTION_ANSWER_S = 2.0
-"""Seconds that the result of a plan waits for the user's text."""
-
-QUESTION_SUBSCRIPTIONS = (
-    Subscription("PostToolUse", QUESTION_TOOLS, QUESTION_ANSWER_S),
-    *(Subscription(name) for name in ("UserPromptSubmit", "Stop", "StopFailure", "Notification", "SessionEnd")),
-)
-"""The events that show how the terminal has answered plans and questions."""
-
 _EVENTS: dict[str, tuple[str | None, int]] = {
     **dict.fromkeys(("SessionStart", "SessionEnd"), (None, _START_TIMEOUT_S)),
     **dict.fromkeys(("UserPromptSubmit", "Stop", "StopFailure", "Notification"), (None, _TIMEOUT_S)),
     **dict.fromkeys(("SubagentStart", "SubagentStop", "PostToolBatch"), (None, _TIMEOUT_S)),
     PreToolUse.name: (_OTHER_TOOLS, _TIMEOUT_S),
-    "PostToolUse": (f"^(todo_write|{EDITS})$", _TIMEOUT_S),
-    "PostToolUseFailure": (f"^({EDITS})$", _TIMEOUT_S),
-    PermissionRequest.name: (f"^({EDITS}|{QUESTION_TOOLS})$", REVIEW_TIMEOUT_S),
+    "PostToolUse": (f"^({TODO}|{_EDITS}|{_QUESTIONS})$", _TIMEOUT_S),
+    "PostToolUseFailure": (f"^({_EDITS})$", _TIMEOUT_S),
+    PermissionRequest.name: (f"^({_EDITS}|{_QUESTIONS})$", REVIEW_TIMEOUT_S),
 }
 """The hooks of reviews and states, each with its matcher and its timeout."""
 
@@ -165,7 +156,7 @@ def hook_settings(
         return {**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]}
 
     found = {name: [entry(*what)] for name, what in hooks.items()}
-    edits = entry(f"^({EDITS})$", REVIEW_TIMEOUT_S)
+    edits = entry(f"^({_EDITS})$", REVIEW_TIMEOUT_S)
     edits["hooks"][0]["url"] = _edit_url(port)
     if command is not None:
         # Without a timeout it is a minute; Qwen Code before 0.23 read it in milliseconds.

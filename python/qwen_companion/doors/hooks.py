@@ -18,9 +18,8 @@ from starlette.types import Receive, Scope, Send
 
 from qwen_companion.base.sockets import Connection
 from qwen_companion.base.tasks import contained
-from qwen_companion.doors.calls import HookCall, Reply
-from qwen_companion.doors.events import PermissionRequest
-from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.events import PermissionRequest, PostToolUse
+from qwen_companion.doors.hook_handler import HookCall, HookHandler
 from qwen_companion.doors.hook_settings import EDIT_QUERY
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse, reply
@@ -38,9 +37,8 @@ class Hooks:
     def __init__(self, handler: HookHandler) -> None:
         self._handler = handler
         subscriptions = (item for listener in handler.listeners for item in listener.subscriptions)
-        self._held = {item.event for item in subscriptions if item.hold_s > 0}
-        # Saves one turn of the event loop.
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._waited = {item.event for item in subscriptions if item.hold_s > 0}
+        self._waited |= {PermissionRequest.name, PostToolUse.name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -58,26 +56,17 @@ class Hooks:
         )
         match = _EVENT_NAME.search(body.data)
         name = "" if match is None else match[1].decode("ascii", "replace")
-        if name == PermissionRequest.name or before_edit:
-            async with anyio.create_task_group() as watch:
-                watch.start_soon(_watch, receive, call.gone)
-                reply = await self._reply(call)
-                await _send(send, reply.answer if reply else {}, 500 if reply is None and before_edit else 200)
-                if reply is not None and reply.after is not None:
-                    reply.after()
-                watch.cancel_scope.cancel()
-        elif name in self._held:
-            reply = await self._reply(call)
-            await _send(send, reply.answer if reply else {})
-        else:
+        if name not in self._waited and not before_edit:
             await _send(send, {})
-            await self._reply(call)
-
-    async def _reply(self, call: HookCall) -> Reply | None:
-        """Have `call` handled after the earlier ones; return its reply, None if that fails."""
-        async with self._turn:
-            pending = await contained(self._handler.accept, call)
-        return None if pending is None else await contained(pending)
+            await contained(self._handler.reply, call)
+            return
+        async with anyio.create_task_group() as watch:
+            watch.start_soon(_watch, receive, call.gone)
+            reply = await contained(self._handler.reply, call)
+            await _send(send, reply.answer if reply else {}, 500 if reply is None and before_edit else 200)
+            if reply is not None and reply.after is not None:
+                reply.after()
+            watch.cancel_scope.cancel()
 
 
 async def _watch(receive: Receive, gone: anyio.Event) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from qwen_companion.domain import Settings, ToolDefinition
-from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS, CommandHook, hook_secret, hook_settings
+from qwen_companion.doors.hook_settings import CommandHook, hook_secret, hook_settings
 from qwen_companion.doors.layer import DAEMON_FILE_NAME, Installed, JsonObject, Layer, combine
 from qwen_companion.doors.listeners import Listener
 from qwen_companion.doors.tool_settings import tool_secret, tool_settings
@@ -63,10 +63,8 @@ class SettingsLayers:
             return None
         # If edits are not reviewed, they need not wait for Emacs either.
         command = command if self.settings.reviewed else None
-        subscriptions = (*self._subscriptions, *QUESTION_SUBSCRIPTIONS)
-        return combine(
-            hook_settings(port, hook_secret, command, subscriptions), tool_settings(port, tool_secret, self.tools)
-        )
+        hooks = hook_settings(port, hook_secret, command, self._subscriptions)
+        return combine(hooks, tool_settings(port, tool_secret, self.tools))
 
     def _of_terminals(self) -> JsonObject | None:
         return self.content(self._port, self.hook_secret, self._tool_secret, self._command)

@@ -11,7 +11,7 @@ no files here: it is answered by keys, once a hook reports that the terminal ask
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,15 +20,13 @@ from typing import Any
 import anyio
 from pydantic import BaseModel, Field, ValidationError
 
-from qwen_companion.base.errors import CompanionError, EmacsUnavailableError, PromptError
+from qwen_companion.base.errors import EmacsUnavailableError, PromptError
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import RemotePlaces, Reply, run_while_wanted
-from qwen_companion.doors.held import POLL_S, Asker, Held, HeldCalls, Limits
-from qwen_companion.doors.hook_settings import QUESTION_SUBSCRIPTIONS
-from qwen_companion.doors.listeners import Report, Subscription
+from qwen_companion.doors.files import RemotePlaces
+from qwen_companion.doors.held import POLL_S, Asker, Held, HeldCalls, Limits, Reply
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Proposal, text_digest
 from qwen_companion.ide.tools import Editor
@@ -78,8 +76,6 @@ class _Held(Held):
 
     text: str = field(kw_only=True)
     file: str = field(kw_only=True)
-    prompt: str | None = None
-    """A text for the model, sent as a prompt once the turn is over."""
 
     @property
     def allowed(self) -> bool:
@@ -103,9 +99,7 @@ class _Held(Held):
 
 
 class Questions(HeldCalls[_Held]):
-    """A listener of hooks, see the top of this file; keeps one plan or form of questions of each process."""
-
-    subscriptions: Sequence[Subscription] = QUESTION_SUBSCRIPTIONS
+    """The plans and questions, see the top of this file; one of each process."""
 
     def __init__(
         self,
@@ -132,11 +126,7 @@ class Questions(HeldCalls[_Held]):
         if not held.is_answerable and held.proposal.kind == PLAN:
             self._release(held, "this CLI takes the answer in its terminal only")
             return Reply()
-        await run_while_wanted(held.decided.wait, self._limits.hold_s, gone)
-        if held.proposal.id not in self._held:
-            return Reply()
-        if gone.is_set():
-            self._end(held, "it was cancelled in the terminal")
+        if not await self._hold(held, self._limits.hold_s, gone):
             return Reply()
         if held.decision is None:
             self._release(held, "its terminal asks now")
@@ -158,7 +148,7 @@ class Questions(HeldCalls[_Held]):
         if asked is None:
             return None
         text, questions = asked
-        if earlier := self._of(peer):
+        for earlier in self._of(peer.pid):
             self._end(earlier, "it asks anew")
         proposal = Proposal(
             HOOK_PREFIX + secrets.token_hex(8),
@@ -172,20 +162,11 @@ class Questions(HeldCalls[_Held]):
         files = await in_thread(self._files_of, peer)
         before = () if files is None else await in_thread(files.awaited)
         held = _Held(proposal, asker, request, files, before, text=text, file=proposal.path)
-        if await self._begin_review(held, asker.label, text, gone) is None:
-            return held
-        # Emacs may still show it later, and must close it then.
-        self._end(held, "Emacs was busy; answer in the terminal")
-        return None
+        return held if await self._begin_review(held, asker.label, text, gone) is None else None
 
     def _release(self, held: _Held, reason: str) -> None:
         held.is_asked = True
         self._editor.released(held.proposal, reason, held.is_answerable)
-
-    def _end(self, held: _Held, reason: str) -> None:
-        """End `held`, for `reason`."""
-        self._held.pop(held.proposal.id, None)
-        self._abandon(held, reason)
 
     # --- Answering ---
 
@@ -195,29 +176,16 @@ class Questions(HeldCalls[_Held]):
         if held is not None and not held.is_asked:
             held.decided.set()
 
-    def _of(self, peer: Peer) -> _Held | None:
-        return next((held for held in self._held.values() if held.pid == peer.pid), None)
-
-    async def _answer_terminal(self, held: _Held) -> None:
-        """Answer the terminal with the decision on `held`."""
-        try:
-            request = await self._request(held)
-            if held.proposal.id not in self._held:
-                return
-            if held.allowed and held.decision is not None:
-                await self._save(held, held.decision.content or "")
-            elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
-                held.prompt = held.message()
-            if held.files is None or not request:
-                await self._answer_by_keys(held)
-            elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
-                await in_thread(held.files.answer, request, held.allowed)
-        except (CompanionError, OSError) as error:
-            if held.proposal.id in self._held:
-                self._editor.warn(f"{error}: answer in the terminal")
-                self._end(held, "the terminal did not take the answer")
-        else:
-            self._editor.settled(held.proposal.id)
+    async def _give_answer(self, held: _Held, request: str) -> None:
+        """See `HeldCalls`."""
+        if held.allowed and held.decision is not None:
+            await self._save(held, held.decision.content or "")
+        elif held.proposal.kind == QUESTION or held.message() != _REFUSED:
+            held.prompt = held.message()
+        if held.files is None or not request:
+            await self._answer_by_keys(held)
+        elif not (held.allowed and await self._approve_by_key(held, held.files, request)):
+            await in_thread(held.files.answer, request, held.allowed)
 
     async def _save(self, held: _Held, plan: str) -> None:
         """Save the approved `plan` of `held`, also in a file that its CLI can read.
@@ -239,11 +207,12 @@ class Questions(HeldCalls[_Held]):
         key = _MODE_KEYS.get(mode, _DEFAULT_KEYS) if held.allowed else _ESCAPE
         with suppress(EmacsUnavailableError):
             if await self._editor.type_key(held.proposal, key, held.prompt):
-                held.prompt = None
+                held.prompt, held.is_answered = None, True
                 with anyio.move_on_after(self._limits.confirm_s):
                     while held.proposal.id in self._held:
                         await anyio.sleep(POLL_S)
                     return
+                held.is_answered = False
         raise PromptError("the terminal takes no answer from Emacs")
 
     async def _approve_by_key(self, held: _Held, files: TerminalFiles, request: str) -> bool:
@@ -265,44 +234,40 @@ class Questions(HeldCalls[_Held]):
 
     # --- What the terminal has answered ---
 
-    def holds(self, event: events.Event) -> bool:
-        """Return whether the model may have to read an edited plan with `event`."""
-        return isinstance(event, events.PostToolUse) and any(held.context for held in self._held.values())
-
-    async def hear(self, report: Report) -> str | None:
-        """Handle `report`; return the edited plan with the result of its tool."""
-        event, held = report.event, self._of(report.peer)
-        if isinstance(event, events.PostToolUse):
-            return await self._ran(event, report.peer, held)
+    def note(self, peer: Peer, event: events.Event) -> None:
+        """Update the call of the process `peer` by `event`."""
         if isinstance(event, events.UserPromptSubmit) and event.begins_turn:
-            files = await in_thread(self._files_of, report.peer)
-            if files is not None:
-                await in_thread(files.trim)
-        if held is None or (event.timestamp and event.timestamp < held.event.timestamp):
-            return None
-        if isinstance(event, events.AttentionRequest):
-            is_over = event.notification_type == "idle_prompt"
-            if event.notification_type == "permission_prompt" and held.event.tool_name in event.message:
-                held.dialog.set()
-        else:
-            is_over = isinstance(event, events.UserPromptSubmit | events.Stop | events.StopFailure | events.SessionEnd)
-        if is_over and held.is_asked:
-            await self._ended_in_terminal(held)
-        return None
+            self.tasks.start(in_thread, self._trim, peer)
+        is_over = isinstance(event, events.UserPromptSubmit | events.Stop | events.StopFailure | events.SessionEnd)
+        for held in self._of(peer.pid, event):
+            if isinstance(event, events.AttentionRequest):
+                is_over = event.notification_type == "idle_prompt"
+                if event.notification_type == "permission_prompt" and held.event.tool_name in event.message:
+                    held.dialog.set()
+            if is_over and held.is_asked:
+                self._end(held, "it was answered in the terminal")
 
-    async def _ran(self, event: events.PostToolUse, peer: Peer, held: _Held | None) -> str | None:
-        """Note that a plan was approved or questions were answered; `held` is the call of `peer` that is in Emacs."""
-        if held is None or held.event.tool_name != event.tool_name:
-            held = None
-        else:
-            del self._held[held.proposal.id]
+    def _trim(self, peer: Peer) -> None:
+        """Trim the files of the terminal of `peer`.  Blocks on disk I/O."""
+        if files := self._files_of(peer):
+            files.trim()
+
+    def awaits(self, peer: Peer, event: events.PostToolUse) -> bool:
+        """Return whether the call in `event` of the process `peer`, which has run, asked the user."""
+        del peer
+        return event.tool_name in events.QUESTION_TOOLS
+
+    async def ran(self, peer: Peer, event: events.PostToolUse) -> str:
+        """Note that a call of the process `peer` has run; return the edited plan for its result, or ""."""
+        held = next((held for held in self._of(peer.pid) if held.event.tool_name == event.tool_name), None)
         if event.tool_name == events.EXIT_PLAN and not (held and held.allowed):
-            await self._keep(event, peer)
+            self.tasks.start(self._keep, event, peer)
         if held is None:
-            return None
-        if held.decision is None or not held.allowed:
-            self._end(held, "it was answered in the terminal")
-        return held.context
+            return ""
+        if held.allowed and not held.is_answered:
+            self._settle(held)
+        self._end(held, "it was answered in the terminal")
+        return held.context or ""
 
     async def _keep(self, event: events.PostToolUse, peer: Peer) -> None:
         """Save the plan that was approved in the terminal of `peer`."""
@@ -314,21 +279,6 @@ class Questions(HeldCalls[_Held]):
                 await in_thread(save_plan, path, asked[0])
         except (FileNameError, OSError) as error:
             self._editor.warn(f"the approved plan cannot be kept: {error}")
-
-    async def _ended_in_terminal(self, held: _Held) -> None:
-        """Note that the turn of `held` has ended without running its tool."""
-        del self._held[held.proposal.id]
-        if held.decision is None:
-            self._end(held, "it was answered in the terminal")
-        elif held.prompt is not None and held.files is not None:
-            await self._send_prompt(held.files, held.prompt)
-        elif held.allowed:
-            self._editor.warn("the plan was refused in the terminal before it could be approved from Emacs")
-
-    def ended(self, peer: Peer) -> None:
-        """End what is held for the process of `peer`."""
-        if held := self._of(peer):
-            self._end(held, "the CLI has ended")
 
 
 def _parse(tool: str, tool_input: Mapping[str, Any]) -> tuple[str, tuple[AskedQuestion, ...]] | None:

@@ -22,14 +22,13 @@ from typing import Any
 
 import anyio
 
-from qwen_companion.base.errors import CompanionError, EmacsUnavailableError, PromptError
+from qwen_companion.base.errors import EmacsUnavailableError, PromptError
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
-from qwen_companion.doors.calls import Reply, run_while_wanted
 from qwen_companion.doors.files import CHANGED, Files
-from qwen_companion.doors.held import BUSY, Asker, Held, HeldCalls, Limits
+from qwen_companion.doors.held import Asker, Held, HeldCalls, Limits, Reply
 from qwen_companion.doors.hook_settings import OPEN, covers
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
@@ -91,10 +90,6 @@ class _Facts:
         return None if self.data is None else self.data.decode("utf-8")
 
 
-class UnreviewableError(Exception):
-    """There is no text to show; the message is the reason, for the user or the model."""
-
-
 @dataclass(eq=False)
 class _Held(Held):
     """A review of a call that writes `path` of `target`; `facts` are from its beginning.
@@ -106,7 +101,6 @@ class _Held(Held):
     target: Files = field(kw_only=True)
     facts: _Facts = field(kw_only=True)
     is_held: bool = True
-    is_answered: bool = False
     abandonment: asyncio.TimerHandle | None = None
     """The timer that ends the review if the model does not repeat its call."""
 
@@ -126,10 +120,9 @@ class _Held(Held):
         return self.content not in (None, self.facts.proposed)
 
     @property
-    def prompt(self) -> str | None:
-        """The user's reason for the rejection, or None.  It is sent as a prompt: answers to a terminal have no text."""
-        reason = None if self.decision is None or self.content is not None else self.decision.reason
-        return reason and f"{REJECTED} {reason}"
+    def reason(self) -> str | None:
+        """The user's reason for a rejection, or None."""
+        return None if self.decision is None or self.content is not None else self.decision.reason
 
     def words(self, template: str) -> str:
         """Return `template` with the path, and the difference between the proposed and the accepted text."""
@@ -155,25 +148,25 @@ class HookReviews(HeldCalls[_Held]):
         self._asked: dict[int, list[tuple[str | None, str, object]]] = {}
         """By process, the edits about which its CLI has asked by itself and that have not begun."""
 
-    def waiting(self) -> list[Proposal]:
-        """Return the proposals that the user has not decided."""
-        return [held.proposal for held in self._held.values() if held.decision is None]
+    # --- A call ---
 
-    # --- A call
+    def reply_to_unknown(self, event: events.PreToolUse) -> Reply:
+        """Return the reply to `event` of an unknown CLI."""
+        return Reply(events.ask(UNKNOWN_CLI)) if covers(self.scope, event.mode) else Reply()
 
     async def reply(
-        self, event: events.PreToolUse, asker: Asker | None, agent: str | None, notify: Notify, gone: anyio.Event
+        self, event: events.PreToolUse, asker: Asker, agent: str | None, notify: Notify, gone: anyio.Event
     ) -> Reply:
-        """Return the reply to `event` of `asker`, None for an unknown CLI.
+        """Return the reply to `event` of `asker`.
 
         `agent` is the name of the subagent that makes the call, or None.  `gone` is set when the caller no longer
         waits.
         """
         ends = anyio.current_time() + self._limits.hold_s
-        target = None if asker is None else asker.files
-        if not covers(self.scope, event.mode) or (asker and self._was_asked(asker.peer.pid, event)):
+        target = asker.files
+        if self._was_asked(asker.peer.pid, event) or not covers(self.scope, event.mode):
             return Reply()
-        if asker is None or target is None:
+        if target is None:
             return Reply(events.ask(UNKNOWN_CLI))
         try:
             path = file_name(_path(event))
@@ -182,29 +175,25 @@ class HookReviews(HeldCalls[_Held]):
             facts = await in_thread(_facts, event, path, await target.review_file(path))
             held = self._find(event, path, asker, facts)
             if held is None:
-                files = None if agent else await in_thread(self._files_of, asker.peer)
                 proposal = Proposal(
                     HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed)
                 )
+                files = None if agent else await in_thread(self._files_of, asker.peer)
                 held = _Held(proposal, asker, event, files, path=path, target=target, facts=facts)
                 await self._begin(held, agent, gone)
-        except (FileNameError, TargetError, UnreviewableError) as error:
+        except (FileNameError, TargetError) as error:
             return Reply(events.ask(str(error)))
-        await run_while_wanted(held.decided.wait, ends - anyio.current_time(), gone)
+        is_waiting = await self._hold(held, ends - anyio.current_time(), gone)
         held.is_held = False
-        if gone.is_set():
-            self._end(held, "its CLI does not wait for it any more")
-        return await self._answer(held, agent, notify)
-
-    async def _answer(self, held: _Held, agent: str | None, notify: Notify) -> Reply:
-        """Return the reply to the call `held` of `agent`, whose hook cannot or need not wait longer."""
-        if held.proposal.id not in self._held:
+        if not is_waiting:
             # The turn is over; nobody reads this.
             return Reply(events.refuse(REJECTED))
         if held.decision is not None:
             return await self._carry_out(held, notify)
         if agent is None:
-            self._release(held)
+            held.is_asked = True
+            if held.is_answerable:
+                self._editor.released(held.proposal, "its terminal asks as well", answerable=True)
             return Reply(events.ask(STILL_ASKING))
         self._await_same_call(held)
         return Reply(events.refuse(STILL_REVIEWING))
@@ -240,16 +229,12 @@ class HookReviews(HeldCalls[_Held]):
     async def _begin(self, held: _Held, agent: str | None, gone: anyio.Event) -> None:
         """Show the review `held` of `agent` in Emacs; `gone` is set when the caller no longer waits.
 
-        :raises UnreviewableError: if it is not shown
+        :raises TargetError: if it is not shown
         """
         label = held.asker.label if agent is None else f"{agent} of {held.asker.label or 'the CLI'}"
         refusal = await self._begin_review(held, label, held.facts.proposed, gone)
         if refusal is not None:
-            del self._held[held.proposal.id]
-            if refusal == BUSY:
-                # Emacs may still show it later, and must close it then.
-                self._editor.abandon(held.proposal)
-            raise UnreviewableError(refusal)
+            raise TargetError(refusal)
 
     def _await_same_call(self, held: _Held) -> None:
         held.is_asked = False
@@ -258,19 +243,13 @@ class HookReviews(HeldCalls[_Held]):
         loop = asyncio.get_running_loop()
         held.abandonment = loop.call_later(self._limits.return_s, self._end, held, "the model has not come back to it")
 
-    def _release(self, held: _Held) -> None:
-        """Leave the decision on `held` to the terminal, too; it asks now if there is one."""
-        held.is_asked = True
-        if held.is_answerable:
-            self._editor.released(held.proposal, "its terminal asks as well", answerable=True)
-
-    # --- The decision
+    # --- The decision ---
 
     async def _carry_out(self, held: _Held, notify: Notify) -> Reply:
         """Carry out the decision on `held`, whose hook waits, and return the reply."""
         content = held.content
         if content is None:
-            answer = events.refuse((held.decision and held.decision.reason) or REJECTED)
+            answer = events.refuse(held.reason or REJECTED)
         elif not held.is_allowed:
             answer = events.refuse(DROPPED)
         else:
@@ -288,28 +267,28 @@ class HookReviews(HeldCalls[_Held]):
         return Reply(answer, lambda: self._editor.settled(held.proposal.id))
 
     async def _answer_terminal(self, held: _Held) -> None:
-        """Answer the terminal with the decision on `held`, once it asks."""
-        if not held.is_answerable and not held.dialog.is_set():
+        """See `HeldCalls`."""
+        if held.is_answerable or held.dialog.is_set():
+            await super()._answer_terminal(held)
+        else:
             # Apparently nobody is asked there.
             self._await_same_call(held)
-            return
-        try:
-            if (request := await self._request(held)) and held.files is not None:
-                await in_thread(held.files.answer, request, held.is_allowed)
-            elif not await self._editor.type_key(held.proposal, _YES_KEY if held.is_allowed else _NO_KEY, held.prompt):
-                raise PromptError("the terminal takes no answer from Emacs")
-        except (CompanionError, OSError) as error:
-            if held.proposal.id in self._held:
-                self._editor.warn(f"{error}: answer in the terminal")
-                self._end(held, "the terminal did not take the answer")
-            return
-        held.is_answered = True
-        self._editor.settled(held.proposal.id)
 
-    # --- The ends of calls
+    async def _give_answer(self, held: _Held, request: str) -> None:
+        """See `HeldCalls`."""
+        held.prompt = held.reason and f"{REJECTED} {held.reason}"
+        if held.files is not None and request:
+            await in_thread(held.files.answer, request, held.is_allowed)
+        elif await self._editor.type_key(held.proposal, _YES_KEY if held.is_allowed else _NO_KEY, held.prompt):
+            held.prompt = None
+        else:
+            raise PromptError("the terminal takes no answer from Emacs")
 
-    def note(self, pid: int, event: events.Event) -> None:
-        """Update the calls of process `pid` by `event`."""
+    # --- The ends of calls ---
+
+    def note(self, peer: Peer, event: events.Event) -> None:
+        """Update the calls of the process `peer` by `event`."""
+        pid = peer.pid
         if isinstance(event, events.PermissionRequest) and event.tool_name in events.EDIT_TOOLS:
             self._asked.setdefault(pid, []).append((event.agent_id, event.tool_name, _path(event)))
         elif isinstance(event, events.PostToolBatch):
@@ -332,7 +311,7 @@ class HookReviews(HeldCalls[_Held]):
                     self._editor.released(held.proposal, "its terminal asks now", answerable=False)
 
     def _note_batch(self, pid: int, event: events.PostToolBatch) -> None:
-        for held in self._of(pid, None):
+        for held in self._of(pid):
             status = event.status(held.event.tool_call_id)
             if status == "error" and held.is_asked and held.decision is None:
                 # Nobody was asked, and the model was told to repeat its call.
@@ -340,20 +319,19 @@ class HookReviews(HeldCalls[_Held]):
             elif status in ("success", "cancelled"):
                 self._end(held, "it was answered in the terminal")
 
-    def awaits(self, pid: int, event: events.PostToolUse) -> bool:
-        """Return whether the call in `event` of process `pid`, which has run, was reviewed."""
-        return bool(self._of_call(pid, event.tool_call_id))
+    def awaits(self, peer: Peer, event: events.PostToolUse) -> bool:
+        """Return whether the call in `event` of the process `peer`, which has run, was reviewed."""
+        return bool(self._of_call(peer.pid, event.tool_call_id))
 
-    async def ran(self, pid: int, event: events.PostToolUse) -> str:
-        """Note that a call has run; return the text for the model with its result, or "".
+    async def ran(self, peer: Peer, event: events.PostToolUse) -> str:
+        """Note that a call of the process `peer` has run; return the text for the model with its result, or "".
 
         A text that the user has accepted with changes is written over that of the call.
         """
-        for held in self._of_call(pid, event.tool_call_id):
+        for held in self._of_call(peer.pid, event.tool_call_id):
             content = held.content
             if content is not None and not held.is_answered:
-                held.is_answered = True
-                self._editor.settled(held.proposal.id)
+                self._settle(held)
             self._end(held, "it was accepted in the terminal")
             if content is not None and not held.is_edited and event.new_content is not None:
                 self._editor.written(held.proposal, exactly=event.new_content == _unix(content.removeprefix("\ufeff")))
@@ -370,38 +348,17 @@ class HookReviews(HeldCalls[_Held]):
     def end_agent(self, pid: int, agent_id: str) -> None:
         """End the reviews of the subagent `agent_id` of process `pid`."""
         self._asked[pid] = [call for call in self._asked.get(pid, []) if call[0] != agent_id]
-        for held in self._of(pid, None):
+        for held in self._of(pid):
             if held.event.agent_id == agent_id:
                 self._end(held, "the subagent has ended")
 
     def end_process(self, pid: int) -> None:
-        """End the reviews of the process `pid`."""
+        """See `HeldCalls`."""
         self._asked.pop(pid, None)
-        for held in self._of(pid, None):
-            self._end(held, "the CLI has ended")
-
-    def _of(self, pid: int, event: events.Event | None) -> list[_Held]:
-        """Return the reviews of process `pid`; with an `event`, only those that it can concern."""
-        found = [held for held in self._held.values() if held.pid == pid]
-        if event is None:
-            return found
-        # Versions that name no turns do not name subagents either.
-        conversation = [held for held in found if held.event.agent_id is None or held.event.prompt_id is None]
-        return [held for held in conversation if not event.timestamp or event.timestamp >= held.event.timestamp]
+        super().end_process(pid)
 
     def _of_call(self, pid: int, call: str | None) -> list[_Held]:
-        return [held for held in self._of(pid, None) if call is not None and held.event.tool_call_id == call]
-
-    def _end(self, held: _Held, reason: str) -> None:
-        """End `held`, for `reason`."""
-        if self._held.pop(held.proposal.id, None) is None:
-            return
-        if held.abandonment is not None:
-            held.abandonment.cancel()
-        if not held.is_answered:
-            self._abandon(held, reason)
-        elif held.files is not None and held.prompt is not None:
-            self.tasks.start(self._send_prompt, held.files, held.prompt)
+        return [held for held in self._of(pid) if call is not None and held.event.tool_call_id == call]
 
 
 def _ends_turn(event: events.Event) -> bool:
@@ -420,7 +377,7 @@ async def _pass(held: _Held) -> events.Answer:
     """
     try:
         data = await in_thread(_read, held.path, await held.target.review_file(held.path))
-    except (TargetError, UnreviewableError) as error:
+    except TargetError as error:
         raise OSError(str(error)) from None
     if data != held.facts.data:
         raise OSError(CHANGED)
@@ -449,13 +406,13 @@ def _unix(text: str) -> str:
 def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
     """Return the facts about `path`, whose text is in the local `file`, for a review.
 
-    :raises UnreviewableError: if it is uncertain what the CLI would write
+    :raises TargetError: if it is uncertain what the CLI would write
     """
     data = _read(path, file)
     text = "" if data is None else data.decode("utf-8")
     proposed = _proposed(event, path, None if data is None else _unix(text.removeprefix("\ufeff")))
     if "\r" in proposed:
-        raise UnreviewableError(f"The text for {path} has carriage returns, so Emacs cannot show it.")
+        raise TargetError(f"The text for {path} has carriage returns, so Emacs cannot show it.")
     # The CLI keeps carriage returns.
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     return _Facts(data, mark + (proposed.replace("\n", "\r\n") if "\r\n" in text else proposed))
@@ -464,30 +421,30 @@ def _facts(event: events.PreToolUse, path: str, file: str) -> _Facts:
 def _proposed(event: events.PreToolUse, path: str, text: str | None) -> str:
     """Return `text`, None without a file, after the edit that the CLI would make.
 
-    :raises UnreviewableError: if that is uncertain
+    :raises TargetError: if that is uncertain
     """
     if event.tool_name == events.WRITE:
         return _string(event.tool_input, "content")
     if event.tool_name != events.EDIT:
-        raise UnreviewableError(f"Emacs cannot show what {event.tool_name} changes.")
+        raise TargetError(f"Emacs cannot show what {event.tool_name} changes.")
     old, new = _string(event.tool_input, "old_string"), _string(event.tool_input, "new_string")
     if old == "" and text is None:
         return new
     count = text.count(old) if text and old else 0
     if text is None or count == 0 or (count > 1 and event.tool_input.get("replace_all") is not True):
-        raise UnreviewableError(
+        raise TargetError(
             f"Emacs cannot show this change: old_string occurs {count} times in {path}. "
             "Read the file again and give a text that occurs exactly once."
         )
     if not new and not old.endswith("\n") and f"{old}\n" in text:
-        raise UnreviewableError(f"Emacs cannot show this change: whether a line end of {path} goes with it is open.")
+        raise TargetError(f"Emacs cannot show this change: whether a line end of {path} goes with it is open.")
     return text.replace(old, new)
 
 
 def _read(path: str, file: str) -> bytes | None:
     """Return the bytes of `file`, the CLI's `path`, or None without a file.
 
-    :raises UnreviewableError: if they are not a text that can be shown
+    :raises TargetError: if they are not a text that can be shown
     """
     try:
         with open(file, "rb") as opened:
@@ -496,16 +453,16 @@ def _read(path: str, file: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreviewableError(f"Emacs cannot read {path}: {error.strerror}.") from None
+        raise TargetError(f"Emacs cannot read {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise UnreviewableError(f"{path} is not UTF-8, so Emacs cannot show the change.") from None
+        raise TargetError(f"{path} is not UTF-8, so Emacs cannot show the change.") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise UnreviewableError(f"{path} is too large to be shown in Emacs.")
+        raise TargetError(f"{path} is too large to be shown in Emacs.")
     return data
 
 
 def _string(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
     if not isinstance(value, str):
-        raise UnreviewableError(f"{key} is not a string.")
+        raise TargetError(f"{key} is not a string.")
     return value

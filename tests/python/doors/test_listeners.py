@@ -22,10 +22,10 @@ from qwen_companion.base.processes import start_of
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings, ToolDefinition
 from qwen_companion.doors import hook_handler
-from qwen_companion.doors.calls import HookCall, RemotePlaces, Reply
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, ask
-from qwen_companion.doors.files import Files, LocalFiles
-from qwen_companion.doors.hook_handler import HookHandler
+from qwen_companion.doors.files import Files, LocalFiles, RemotePlaces
+from qwen_companion.doors.held import Reply
+from qwen_companion.doors.hook_handler import HookCall, HookHandler
 from qwen_companion.doors.hook_settings import ALL
 from qwen_companion.doors.layer import SYSTEM_VARIABLE
 from qwen_companion.doors.layers import SettingsLayers
@@ -74,21 +74,16 @@ class Site:
         self.handler = handler
         self.process = process
 
-    async def call(
+    def call(
         self, name: str, *, shortened: bool = False, before_edit: bool = False, **fields: Any
     ) -> asyncio.Task[Reply]:
         """Call a hook; the task is its answering."""
         data = json.dumps({"hook_event_name": name, "session_id": "s", **fields}).encode()
-        pending = await self.handler.accept(HookCall(data, shortened, CONNECTION, before_edit))
-
-        async def wait() -> Reply:
-            return await pending()
-
-        return asyncio.create_task(wait())
+        return asyncio.create_task(self.handler.reply(HookCall(data, shortened, CONNECTION, before_edit)))
 
     async def answer(self, name: str, **fields: Any) -> Any:
         """Call a hook; return the answer."""
-        return await answer_of(await self.call(name, **fields))
+        return await answer_of(self.call(name, **fields))
 
 
 async def answer_of(call: asyncio.Task[Reply]) -> Any:
@@ -159,7 +154,7 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
         handler.reviews.scope = ALL
         values = {"file_path": f"{tmp_path}/x", "old_string": "", "new_string": "y"}
         edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": values, "before_edit": True}
-        reviewing = await place.call("PreToolUse", cwd=str(tmp_path), **edit)
+        reviewing = place.call("PreToolUse", cwd=str(tmp_path), **edit)
         proposal = await asyncio.wait_for(editor.shown.get(), TIMEOUT_S)
         handler.reviews.decide(proposal.id, Decision("y"))
         assert await answer_of(reviewing) == {}
@@ -169,7 +164,7 @@ async def test_a_cli_at_another_place_is_decided_on_by_its_own_files(tmp_path: P
             cast(FakeSessions, handler._sessions).connected.clear()  # pyright: ignore[reportPrivateUsage]
         handler.questions.wanted = True
         asks: Any = {"tool_name": "ask_user_question", "tool_input": {"questions": [{"question": "Why?"}]}}
-        asking = await place.call("PermissionRequest", cwd=str(tmp_path), **asks)
+        asking = place.call("PermissionRequest", cwd=str(tmp_path), **asks)
         proposal = await asyncio.wait_for(editor.shown.get(), TIMEOUT_S)
         assert proposal.directory == f"/ssh:far:{tmp_path}"
         handler.questions.decide(proposal.id, Decision("So."))
@@ -206,7 +201,7 @@ async def test_a_text_is_added_to_what_the_model_reads() -> None:
     both = Subscription("PostToolUse", hold_s=TIMEOUT_S), Subscription("PreToolUse", hold_s=1)
     second = Listener(*both, says="two", waits=True)
     async with site(first, second) as place:
-        call = await place.call("PostToolUse", tool_name="edit")
+        call = place.call("PostToolUse", tool_name="edit")
         await anyio.wait_all_tasks_blocked()
         assert not call.done()
         second.may_answer.set()
@@ -236,7 +231,7 @@ async def test_listeners_hear_of_an_edit_once_it_is_decided_on(tmp_path: Path) -
         values = {"file_path": str(file), "old_string": "one", "new_string": "two"}
         edit: Any = {"permission_mode": "auto", "tool_name": "edit", "tool_input": values, "before_edit": True}
         for content, names in ((None, []), ("two\n", ["PreToolUse"]), ("2\n", ["PreToolUse", "PostToolUse"])):
-            call = await place.call("PreToolUse", **edit)
+            call = place.call("PreToolUse", **edit)
             proposal = await soon(editor.shown.get())
             assert listener.names() == []
             place.handler.reviews.decide(proposal.id, Decision(content))
@@ -286,7 +281,7 @@ async def test_a_cli_does_not_wait_where_a_listener_need_not() -> None:
         await anyio.wait_all_tasks_blocked()
         assert len(busy.heard) == 1
         # Its process ends while the other one is waited for; it hears of this nevertheless.
-        call = await place.call("PostToolUse", tool_name="edit")
+        call = place.call("PostToolUse", tool_name="edit")
         place.process.kill()
         await soon(holding.has_ended.wait())
         holding.may_answer.set()
@@ -336,7 +331,7 @@ async def test_a_listener_that_fails_ends_only_its_own_call(caplog: pytest.LogCa
 async def test_a_listener_is_told_that_the_process_has_ended() -> None:
     listener = Listener(Subscription(PreToolUse.name))
     async with site(listener) as place:
-        await place.call("PreToolUse", tool_name="edit")
+        place.call("PreToolUse", tool_name="edit")
         place.process.kill()
         await soon(listener.has_ended.wait())
 
@@ -348,7 +343,7 @@ async def test_what_a_process_said_last_is_heard_after_its_end(monkeypatch: pyte
     monkeypatch.setattr(hook_handler, "ended", at_once)
     listener = Listener(Subscription(PreToolUse.name), waits=True)
     async with site(listener) as place:
-        await place.call("PreToolUse", tool_name="edit")
+        place.call("PreToolUse", tool_name="edit")
         await soon(listener.has_ended.wait())
         await anyio.wait_all_tasks_blocked()
         listener.may_answer.set()
@@ -381,7 +376,7 @@ async def test_two_clis_of_one_conversation_are_told_apart() -> None:
 
             async def call(connection: Connection, name: str, **fields: str) -> None:
                 body = {"hook_event_name": name, "session_id": "s", **fields}
-                await handler.accept(HookCall(json.dumps(body).encode(), False, connection))
+                await handler.reply(HookCall(json.dumps(body).encode(), False, connection))
 
             def activity(process: subprocess.Popen[bytes]) -> str | None:
                 state = handler.states.get(process.pid)
@@ -423,7 +418,8 @@ def test_the_layer_names_the_hooks_of_listeners_and_the_tools(tmp_path: Path) ->
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
     (entry,) = layer["hooks"]["PostToolUse"]
-    matchers = ("todo_write|edit|write_file|notebook_edit", "edit", "write_file", "exit_plan_mode|ask_user_question")
+    of_ours = "todo_write|edit|write_file|notebook_edit|exit_plan_mode|ask_user_question"
+    matchers = (of_ours, "edit", "write_file")
     assert entry["matcher"] == "|".join(f"^({matcher})$" for matcher in matchers)
     assert entry["hooks"][0]["timeout"] == 13
     assert "matcher" not in layer["hooks"]["PostToolBatch"][0]

@@ -20,7 +20,6 @@ from fake_clis import FakePlaces
 from model_types import QUESTIONS
 from qwen_companion.base.errors import EmacsBusyError
 from qwen_companion.domain import Peer
-from qwen_companion.doors.calls import RemotePlaces
 from qwen_companion.doors.events import (
     Answer,
     AttentionRequest,
@@ -29,8 +28,8 @@ from qwen_companion.doors.events import (
     PostToolUse,
     UserPromptSubmit,
 )
+from qwen_companion.doors.files import RemotePlaces
 from qwen_companion.doors.held import Asker, Limits
-from qwen_companion.doors.listeners import Report
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.terminal_files import AskedCall, TerminalFiles, terminal_files
 from qwen_companion.ide.proposals import Decision
@@ -114,13 +113,13 @@ class Site:
                     return [json.loads(line) for line in lines]
                 await anyio.sleep(0.01)
 
-    async def hear(self, event: Event) -> str | None:
-        return await soon(self.questions.hear(Report(event, PEER, "Qwen Code", "session", 0)))
+    def hear(self, event: Event) -> None:
+        self.questions.note(self.asker.peer, event)
 
-    async def ran(self, tool: str = "exit_plan_mode", **tool_input: Any) -> str | None:
-        return await self.hear(
-            PostToolUse(cwd=self.project, session_id="s-1", tool_name=tool, tool_input=tool_input or {"plan": PLAN})
-        )
+    async def ran(self) -> str:
+        event = PostToolUse(cwd=self.project, session_id="s-1", tool_name="exit_plan_mode", tool_input={"plan": PLAN})
+        assert self.questions.awaits(self.asker.peer, event)
+        return await soon(self.questions.ran(self.asker.peer, event))
 
     def kept(self) -> list[str]:
         return [Path(plan.path).read_text() for plan in kept_plans(self.environ, self.project)]
@@ -150,7 +149,7 @@ async def test_a_plan_is_approved_where_the_terminal_asks(site: Site) -> None:
     assert await site.decided(Decision(PLAN)) == {}
     site.terminal_asks()
     assert await site.answered() == [{"type": "confirmation_response", "request_id": "r-1", "allowed": True}]
-    assert await site.ran() is None
+    assert await site.ran() == ""
     assert site.kept() == [PLAN]
     # The terminal may read its answer before Emacs is told.
     await until(lambda: site.editor.log[-1][0] == "settled")
@@ -194,7 +193,6 @@ async def test_an_edited_plan_reaches_the_model_and_is_kept(site: Site) -> None:
     site.terminal_asks()
     await site.answered()
     told = await site.ran()
-    assert told is not None
     assert told.endswith(f"in place of yours:\n\n{EDITED}")
     assert site.kept() == [EDITED]
 
@@ -206,7 +204,6 @@ async def test_a_long_edited_plan_is_read_from_its_file(site: Site) -> None:
     await site.answered()
     told = await site.ran()
     (plan,) = kept_plans(site.environ, site.project)
-    assert told is not None
     assert plan.path in told
     assert len(told) < 1000
     assert Path(plan.path).read_text() == long
@@ -240,14 +237,13 @@ async def test_after_the_time_limit_the_answer_goes_to_the_terminal(tasks: anyio
     site.questions.decide(proposal.id, Decision(None, "No plums."))
     assert (await site.answered())[0]["allowed"] is False
     # The turn ends with it, and the reason is the next prompt.
-    await site.hear(AttentionRequest(notification_type="idle_prompt"))
+    site.hear(AttentionRequest(notification_type="idle_prompt"))
     assert (await site.answered(2))[1] == {"type": "submit", "text": "No plums."}
     assert await site.answer() == {}
     site.terminal_asks("r-2")
     site.questions.decide(site.editor.opened[1][0].id, Decision(EDITED))
     assert (await site.answered(3))[2] == {"type": "confirmation_response", "request_id": "r-2", "allowed": True}
     told = await site.ran()
-    assert told is not None
     assert EDITED in told
 
 
@@ -260,12 +256,11 @@ async def test_keys_answer_at_another_place(tasks: anyio.abc.TaskGroup, tmp_path
     for mode, keys in ((None, "1"), ("auto-edit", "2"), ("default", "\x1b[A\x1b[A\r")):
         assert await site.decided(Decision(EDITED, mode=mode)) == {}
         # Another dialog would take the key.
-        await site.hear(asks.model_copy(update={"message": "needs permission to use run_shell_command"}))
+        site.hear(asks.model_copy(update={"message": "needs permission to use run_shell_command"}))
         assert site.editor.log[-1][0] != "key"
-        await site.hear(asks)
+        site.hear(asks)
         await until(lambda keys=keys: site.editor.log[-1] == ("key", keys))
         told = await site.ran()
-        assert told is not None
         assert EDITED in told
         await until(lambda: site.editor.log[-1][0] == "settled")
     assert site.warnings == []
@@ -280,15 +275,15 @@ async def test_keys_answer_after_the_time_limit_too(tasks: anyio.abc.TaskGroup, 
     asks = AttentionRequest(notification_type="permission_prompt", message="needs permission to use exit_plan_mode")
     assert await site.answer() == {}
     assert site.editor.log[-1] == ("released", "its terminal asks now")
-    await site.hear(asks)
+    site.hear(asks)
     site.questions.decide(site.editor.opened[0][0].id, Decision(None, "No plums."))
     await until(lambda: ("prompt", "No plums.") in site.editor.log)
     assert ("key", "\x1b") in site.editor.log
-    await site.hear(AttentionRequest(notification_type="idle_prompt"))
+    site.hear(AttentionRequest(notification_type="idle_prompt"))
     await until(lambda: site.editor.log[-1][0] == "settled")
     # Its dialog takes no key.
     assert await site.answer() == {}
-    await site.hear(asks)
+    site.hear(asks)
     site.questions.decide(site.editor.opened[1][0].id, Decision(EDITED))
     await until(lambda: site.warnings == ["the terminal takes no answer from Emacs: answer in the terminal"])
 
@@ -308,10 +303,9 @@ async def test_a_long_edited_plan_is_read_at_its_place(tasks: anyio.abc.TaskGrou
     site.asker = replace(ASKER, peer=replace(PEER, place="/ssh:far:", terminal=1))
     for plan in (EDITED, EDITED + "3. Eat.\n" * 2000):
         await site.decided(Decision(plan))
-        await site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
+        site.hear(AttentionRequest(notification_type="permission_prompt", message="to use exit_plan_mode"))
         await until(lambda: site.editor.log[-1] == ("key", "1"))
         told = await site.ran()
-        assert told is not None
         assert (len(told) < 1000, "/home/far/plan.md" in told) == (True, plan != EDITED)
         await until(lambda: site.editor.log[-1][0] == "settled")
     assert laid == [("/ssh:far:", plan)]
@@ -323,10 +317,10 @@ async def test_the_user_leaves_the_answer_to_the_terminal(site: Site) -> None:
     site.questions.release(proposal.id)
     assert await soon(answering) == {}
     assert site.editor.log[-1][0] == "released"
-    assert await site.ran() is None
+    assert await site.ran() == ""
     assert site.editor.log[-1] == ("abandon", "it was answered in the terminal")
     # It is kept, whoever has approved it.
-    assert site.kept() == [PLAN]
+    await until(lambda: site.kept() == [PLAN])
     assert not site.questions.decide(proposal.id, Decision(EDITED))
 
 
@@ -353,9 +347,9 @@ async def test_a_terminal_that_writes_no_events_any_more_is_answered_by_keys(
     site.editor.types = True
     site.asker = replace(ASKER, peer=replace(PEER, terminal=1))
     assert await site.decided(Decision(PLAN)) == {}
-    await site.hear(AttentionRequest(notification_type="permission_prompt", message="permission to use exit_plan_mode"))
+    site.hear(AttentionRequest(notification_type="permission_prompt", message="permission to use exit_plan_mode"))
     await until(lambda: ("key", "1") in site.editor.log)
-    assert await site.ran() is None
+    assert await site.ran() == ""
     assert not site.warnings
 
 
@@ -376,7 +370,7 @@ async def test_what_ends_a_held_plan(site: Site) -> None:
     site.gone = anyio.Event()
     answering = asyncio.create_task(site.answer())
     await soon(site.editor.shown.get())
-    site.questions.ended(PEER)
+    site.questions.end_process(PID)
     assert await soon(answering) == {}
     assert site.editor.log[-1] == ("abandon", "the CLI has ended")
     # The same plan asked twice, and a review that Emacs refuses or has no time for.
@@ -392,17 +386,17 @@ async def test_what_ends_a_held_plan(site: Site) -> None:
     for refusal in ("too large", EmacsBusyError("busy")):
         site.editor.refusal = refusal
         assert await site.answer() == {}
-        assert site.editor.log[-1] == ("abandon", "Emacs was busy; answer in the terminal")
+        assert site.editor.log[-1] == ("abandon", str(refusal))
 
 
 async def test_what_ends_a_plan_that_the_terminal_asks_about(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     site = Site(tasks, tmp_path, hold_s=0.01)
     await site.answer(site.plan(timestamp="2026-11-26T12:00:00.000Z"))
     # That of the turn before comes late.
-    await site.hear(AttentionRequest(notification_type="idle_prompt", timestamp="2026-11-26T11:59:59.000Z"))
-    await site.hear(AttentionRequest(notification_type="permission_prompt", timestamp="2026-11-26T12:00:01.000Z"))
+    site.hear(AttentionRequest(notification_type="idle_prompt", timestamp="2026-11-26T11:59:59.000Z"))
+    site.hear(AttentionRequest(notification_type="permission_prompt", timestamp="2026-11-26T12:00:01.000Z"))
     assert site.editor.log[-1][0] == "released"
-    await site.hear(UserPromptSubmit(prompt="go on", timestamp="2026-11-26T12:00:02.000Z"))
+    site.hear(UserPromptSubmit(prompt="go on", timestamp="2026-11-26T12:00:02.000Z"))
     assert site.editor.log[-1] == ("abandon", "it was answered in the terminal")
 
 

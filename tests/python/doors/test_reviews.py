@@ -27,7 +27,7 @@ from qwen_companion.doors.reviews import DROPPED, REJECTED, STILL_ASKING, STILL_
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import Decision, Proposal
 from random_edits import random_edits
-from support import FakeEditor, soon
+from support import FakeEditor, soon, until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,9 +78,7 @@ class Site:
             tool_call_id=call,
         )
 
-    async def answer(
-        self, event: PreToolUse | None = None, agent: str | None = None, asker: Asker | None = ASKER
-    ) -> Answer:
+    async def answer(self, event: PreToolUse | None = None, agent: str | None = None, asker: Asker = ASKER) -> Answer:
         """Return the answer, after running the callback for a sent answer."""
 
         async def hear(heard: events.ToolEvent) -> str:
@@ -160,7 +158,7 @@ async def test_what_the_cli_asks_about_itself_is_not_asked_again(site: Site, sco
     assert await site.answer(site.edit().model_copy(update={"permission_mode": None})) == {}
     # The user has just said yes in the terminal, or in the review by the IDE server.
     for _ in range(2):
-        site.reviews.note(PID, events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input))
+        site.reviews.note(PEER, events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input))
     for _ in range(2):
         assert await site.answer() == {}
     assert site.editor.log == []
@@ -188,14 +186,21 @@ async def test_files_that_are_not_open_are_written(site: Site) -> None:
 
 async def test_one_yes_is_for_one_call(site: Site) -> None:
     request = events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input)
-    site.reviews.note(PID, request)
+    site.reviews.note(PEER, request)
     other = site.edit(file_path=str(site.project / "b.txt"), old_string="", new_string="x\n")
     assert await site.reviewed(None, other) == refuse(REJECTED)
     assert await site.answer() == {}
     assert await site.reviewed(None) == refuse(REJECTED)
     # A turn that is over has no call left.
-    site.reviews.note(PID, request)
-    site.reviews.note(PID, idle())
+    site.reviews.note(PEER, request)
+    site.reviews.note(PEER, idle())
+    assert await site.reviewed(None) == refuse(REJECTED)
+
+
+async def test_a_yes_in_another_mode_is_for_the_call_that_it_was_given_for(site: Site) -> None:
+    """The user switches to `auto` while the turn goes on."""
+    site.reviews.note(PEER, events.PermissionRequest(tool_name="edit", tool_input=site.edit().tool_input))
+    assert await site.answer(site.edit(mode="default")) == {}
     assert await site.reviewed(None) == refuse(REJECTED)
 
 
@@ -214,10 +219,10 @@ async def test_an_accepted_edit_is_made_by_the_cli(site: Site) -> None:
 async def test_emacs_is_told_whether_the_cli_has_written_what_was_accepted(site: Site, text: str, how: str) -> None:
     await site.reviewed(NEW)
     event = site.run(text=text)
-    assert site.reviews.awaits(PID, event)
-    assert await site.reviews.ran(PID, event) == ""
+    assert site.reviews.awaits(PEER, event)
+    assert await site.reviews.ran(PEER, event) == ""
     assert site.editor.log[-1] == ("written", how)
-    assert not site.reviews.awaits(PID, event)
+    assert not site.reviews.awaits(PEER, event)
 
 
 async def test_a_rejected_edit_is_denied_with_the_users_reason(site: Site) -> None:
@@ -299,7 +304,7 @@ async def test_line_ends_and_marks_stay(site: Site) -> None:
     site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     assert await site.reviewed("\ufeffone\r\nthree\r\n") == {}
     # The CLI tells the text without them.
-    assert await site.reviews.ran(PID, site.run()) == ""
+    assert await site.reviews.ran(PEER, site.run()) == ""
     assert site.editor.log[-1] == ("written", "exactly")
     site.file.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
     await site.reviewed("\ufeffone\r\nfour\r\n")
@@ -406,7 +411,7 @@ async def test_the_terminal_asks_and_is_answered_from_emacs(hasty: Site) -> None
     hasty.reviews.decide(proposal.id, Decision(NEW))
     hasty.terminal_asks()
     assert await hasty.wait_until_told() == [{"type": "confirmation_response", "request_id": "r", "allowed": True}]
-    assert await hasty.reviews.ran(PID, hasty.run()) == ""
+    assert await hasty.reviews.ran(PEER, hasty.run()) == ""
     assert hasty.editor.log[-2:] == [("settled", proposal.id), ("written", "exactly")]
 
 
@@ -417,10 +422,10 @@ async def test_the_text_of_the_user_replaces_what_the_cli_has_written(hasty: Sit
     hasty.reviews.decide(proposal.id, Decision("one\nfour\n"))
     await hasty.wait_until_told()
     event = hasty.run()
-    assert hasty.reviews.awaits(PID, event)
-    assert "-three\n+four\n" in await hasty.reviews.ran(PID, event)
+    assert hasty.reviews.awaits(PEER, event)
+    assert "-three\n+four\n" in await hasty.reviews.ran(PEER, event)
     assert hasty.file.read_text() == "one\nfour\n"
-    assert not hasty.reviews.awaits(PID, event)
+    assert not hasty.reviews.awaits(PEER, event)
 
 
 async def test_what_the_cli_has_written_otherwise_is_left(hasty: Site) -> None:
@@ -431,7 +436,7 @@ async def test_what_the_cli_has_written_otherwise_is_left(hasty: Site) -> None:
     await hasty.wait_until_told()
     event = hasty.run()
     hasty.file.write_text("other\n")
-    assert await hasty.reviews.ran(PID, event) == ""
+    assert await hasty.reviews.ran(PEER, event) == ""
     assert hasty.file.read_text() == "other\n"
 
 
@@ -441,7 +446,7 @@ async def test_a_reason_is_sent_once_the_turn_is_over(hasty: Site) -> None:
     hasty.terminal_asks()
     hasty.reviews.decide(proposal.id, Decision(None, "not here"))
     assert [each["allowed"] for each in await hasty.wait_until_told()] == [False]
-    hasty.reviews.note(PID, idle())
+    hasty.reviews.note(PEER, idle())
     assert (await hasty.wait_until_told(2))[1] == {"type": "submit", "text": f"{REJECTED} not here"}
 
 
@@ -465,19 +470,34 @@ async def test_a_terminal_at_another_place_is_answered_by_keys(tasks: anyio.abc.
         await site.answer(asker=asker)
         proposal = await soon(site.editor.shown.get())
         site.reviews.decide(proposal.id, decision)
-        site.reviews.note(PID, events.AttentionRequest(notification_type="permission_prompt"))
+        site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
         with anyio.fail_after(30):
             while site.editor.log[-1] != ("settled", proposal.id):
                 await anyio.sleep(0.01)
         assert site.editor.log[-2] == ("key", key)
-        site.reviews.note(PID, idle())
+        site.reviews.note(PEER, idle())
+
+
+async def test_a_reason_that_was_typed_is_not_sent_again(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
+    """The terminal writes no events any more, see `held`, so that it is answered by keys."""
+    site = Site(tasks, tmp_path, hold_s=0.01, key_s=0.01)
+    site.editor.types = True
+    await site.answer(asker=replace(ASKER, peer=replace(PEER, terminal=1)))
+    proposal = await soon(site.editor.shown.get())
+    site.reviews.decide(proposal.id, Decision(None, "not here"))
+    site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
+    await until(lambda: site.editor.log[-1] == ("settled", proposal.id))
+    assert ("prompt", f"{REJECTED} not here") in site.editor.log
+    site.reviews.note(PEER, idle())
+    await anyio.wait_all_tasks_blocked()
+    assert site.told() == []
 
 
 async def test_an_unknown_terminal_is_the_only_one_to_answer(tasks: anyio.abc.TaskGroup, tmp_path: Path) -> None:
     site = Site(tasks, tmp_path, terminal=False, hold_s=0.01)
     await site.answer()
     assert site.editor.log[-1][0] == "open"
-    site.reviews.note(PID, events.AttentionRequest(notification_type="permission_prompt"))
+    site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
     assert site.editor.log[-1] == ("shown", "its terminal asks now")
 
 
@@ -487,7 +507,7 @@ async def test_where_nobody_is_asked_the_same_call_meets_its_review(tasks: anyio
     await site.answer()
     proposal = await soon(site.editor.shown.get())
     failed = events.PostToolBatch.model_validate({"tool_calls": [{"tool_use_id": "call_1", "status": "error"}]})
-    site.reviews.note(PID, failed)
+    site.reviews.note(PEER, failed)
     site.reviews.decide(proposal.id, Decision(NEW))
     assert await site.answer(site.edit(call="call_2")) == {}
     assert site.editor.log[-1] == ("settled", proposal.id)
@@ -505,8 +525,8 @@ async def test_a_subagent_is_told_to_make_its_call_again_and_finds_its_review(ha
     assert (await soon(hasty.editor.shown.get())).id != proposal.id
     # The batch of its calls has ended, as has a turn of the conversation.
     failed = events.PostToolBatch.model_validate({"tool_calls": [{"tool_use_id": "call_1", "status": "error"}]})
-    hasty.reviews.note(PID, failed)
-    hasty.reviews.note(PID, idle())
+    hasty.reviews.note(PEER, failed)
+    hasty.reviews.note(PEER, idle())
     # What is decided meanwhile waits for it.
     hasty.reviews.decide(proposal.id, Decision(NEW))
     assert await hasty.answer(edit, AGENT) == {}
@@ -547,10 +567,10 @@ async def test_no_review_of_a_call_that_is_over_can_be_accepted(
     if not hold_s:
         await soon(answering)
     # A notification of before.
-    site.reviews.note(PID, idle("2026-01-01T00:00:00Z"))
-    site.reviews.note(PID + 1, event)
+    site.reviews.note(PEER, idle("2026-01-01T00:00:00Z"))
+    site.reviews.note(replace(PEER, pid=PID + 1), event)
     assert site.reviews.waiting() == [proposal]
-    site.reviews.note(PID, event)
+    site.reviews.note(PEER, event)
     assert site.reviews.waiting() == []
     assert [kind for kind, _ in site.editor.log][-1] == "abandon"
     assert not site.reviews.decide(proposal.id, Decision("one\nfour\n"))
@@ -560,7 +580,7 @@ async def test_no_review_of_a_call_that_is_over_can_be_accepted(
 
 async def test_what_was_answered_in_the_terminal_is_withdrawn(hasty: Site) -> None:
     await hasty.answer()
-    await hasty.reviews.ran(PID, hasty.run())
+    await hasty.reviews.ran(PEER, hasty.run())
     assert hasty.editor.log[-1] == ("abandon", "it was accepted in the terminal")
 
 
@@ -568,7 +588,7 @@ async def test_a_cli_that_is_gone_ends_the_review(site: Site) -> None:
     answering, proposal = await site.open()
     site.gone.set()
     await soon(answering)
-    assert site.editor.log[-1] == ("abandon", "its CLI does not wait for it any more")
+    assert site.editor.log[-1] == ("abandon", "it was cancelled in the terminal")
     # What is decided then has nobody to go to.
     assert not site.reviews.decide(proposal.id, Decision("x"))
 
@@ -615,9 +635,9 @@ async def test_what_emacs_does_not_show_is_asked_about(site: Site, refusal: str 
 
 
 async def test_the_edit_of_an_unknown_program_is_asked_about(site: Site) -> None:
-    assert await site.answer(asker=None) == ask(UNKNOWN_CLI)
+    assert site.reviews.reply_to_unknown(site.edit()).answer == ask(UNKNOWN_CLI)
     assert await site.answer(asker=replace(ASKER, files=None)) == ask(UNKNOWN_CLI)
-    assert await site.answer(site.edit(mode="default"), asker=None) == {}
+    assert site.reviews.reply_to_unknown(site.edit(mode="default")).answer == {}
 
 
 async def test_a_decision_about_nothing_is_not_known(site: Site) -> None:
