@@ -48,7 +48,7 @@ def test_a_commit_and_another_cli(stage: Stage, program: str) -> None:
         ' (and turn (qwen-companion-turn-end turn) (equal "of another" (qwen-companion-turn-prompt turn))))',
     )
     rewind_turn(stage, "change a lot")
-    stage.screen.wait_for("which is in the prompt buffer")
+    stage.screen.wait_for("the prompt is in the prompt buffer")
     assert stage.sandbox.greeting.read_text() == GREETING + "# by another\n"
     assert stage.sandbox.notes.read_text() == "by the user\n" + NOTES
     # What was undone can be brought back.

@@ -124,7 +124,7 @@ def rewind_again(stage: Stage) -> None:
     stage.screen.keys("Tab", "Enter")
     stage.screen.wait_for("the conversation too")
     stage.screen.keys("y")
-    stage.screen.wait_for("which is in the prompt buffer")
+    stage.screen.wait_for("the prompt is in the prompt buffer")
     assert stage.emacs.buffer_text(PROMPT_BUFFER) == PROMPTS[1]
 
 
@@ -174,7 +174,7 @@ def test_nothing_is_lost(stage: Stage, step: str, victim: str, program: str) -> 
             check_end(other)
             other.emacs.quit()
         return
-    stage.screen.wait_for("which is in the prompt buffer" if answered else SAID[victim])
+    stage.screen.wait_for("the prompt is in the prompt buffer" if answered else SAID[victim])
     check_all_is_there(stage, before)
     stage.screen.wait_for("Qwen[1]")
     if not is_rewound:
