@@ -24,8 +24,7 @@ from loopback import Table, chdir, new_home, session
 from qwen_companion.base.processes import process_space
 from qwen_companion.discovery.dialects import DIALECTS, File
 from qwen_companion.discovery.files import MARKER, Discovery, directory_of
-from qwen_companion.doors.hook_settings import hook_secret
-from qwen_companion.doors.tool_settings import tool_secret
+from qwen_companion.doors.door_settings import secrets_of
 from schema_messages import client_messages
 from support import OTHER_USER, Backend, Cli, EpcPeer, Home
 from test_robust import answer_to, damaged, hostile_body, hostile_request, noise
@@ -53,8 +52,8 @@ def _into_the_backend(table: Table, cases: int, chance: random.Random) -> None:
         ways: dict[str, Callable[[], bool]] = {
             "HTTP": lambda: b" 500 " not in answer_to(backend.port, hostile_request(chance, cli))[:20],
             "JSON-RPC": lambda: cli.post(hostile_body(chance))[0] < 500,
-            "hook bodies": lambda: _post(backend.port, "/hook", hook_secret(backend.token), _hook(chance)) < 500,
-            "tool calls": lambda: _post(backend.port, "/tools", tool_secret(backend.token), _call(chance)) < 500,
+            "hook bodies": lambda: _post(backend, "/hook", _hook(chance)) < 500,
+            "tool calls": lambda: _post(backend, "/tools", _call(chance)) < 500,
             "EPC with the secret": lambda: _epc(backend.emacs, chance),
         }
         for name, case in ways.items():
@@ -115,7 +114,8 @@ def _call(chance: random.Random) -> bytes:
     return damaged(chance, data) if chance.random() < 0.3 else data
 
 
-def _post(port: int, path: str, secret: str, body: bytes) -> int:
+def _post(backend: Backend, path: str, body: bytes) -> int:
+    port, secret = backend.port, secrets_of(backend.token)[path]
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {secret}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -29,7 +29,7 @@ sys.path[:0] = [str(CHECKOUT / name) for name in ("tests/e2e", "tests/helpers", 
 
 import psutil  # noqa: E402  the path is set first
 
-from qwen_companion.doors.layer import VARIABLE  # noqa: E402  the path is set first
+from qwen_companion.doors.layers import VARIABLE  # noqa: E402  the path is set first
 from stage import Stage  # noqa: E402
 from table import ROUNDS, row  # noqa: E402
 

@@ -29,8 +29,7 @@ from bad_input import bad_input  # noqa: E402
 from conformance import conformance  # noqa: E402
 from deaths import deaths  # noqa: E402
 from loopback import KINDS, Table, context, new_home, session, tests, wait_for_line  # noqa: E402
-from qwen_companion.doors.hook_settings import hook_secret  # noqa: E402
-from qwen_companion.doors.tool_settings import tool_secret  # noqa: E402
+from qwen_companion.doors.door_settings import secrets_of  # noqa: E402
 from support import INITIALIZE, SECRET, Backend, Cli, Stream  # noqa: E402
 from table import percentile  # noqa: E402
 from test_robust import answer_to, noise, spoilt_token  # noqa: E402
@@ -233,7 +232,7 @@ def attacks(table: Table, cases: int, chance: random.Random) -> None:
         origins = ("null", "http://127.0.0.1", f"http://localhost:{backend.port}", "https://evil.example")
         good = sum(refused(Origin=chance.choice(origins)) for _ in range(cases))
         table.count("4", "a web page: refused", good, cases)
-        words = (backend.token, SECRET, hook_secret(backend.token), tool_secret(backend.token))
+        words = (backend.token, SECRET, *secrets_of(backend.token).values())
         proc = Path(f"/proc/{backend.process.pid}")
         visible = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
         table.add(

@@ -7,7 +7,7 @@
 ;;; Commentary:
 
 ;; Terminals in this Emacs get a file of settings below the user's own, by a
-;; variable of the environment (python/qwen_companion/doors/layer.py).  It
+;; variable of the environment (python/qwen_companion/doors/layers.py).  It
 ;; makes a CLI ask before each edit in modes that do not ask, and report its
 ;; activity.  This file has the options for that, describes the activity, and
 ;; reads the choice of a CLI with these descriptions.

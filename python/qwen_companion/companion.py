@@ -31,12 +31,11 @@ from qwen_companion.domain import (
     Snapshot,
     WaitingProposal,
 )
+from qwen_companion.doors.door_settings import HOOK_PATH, TOOL_PATH
 from qwen_companion.doors.hook_handler import HookHandler
-from qwen_companion.doors.hook_settings import HOOK_PATH
 from qwen_companion.doors.hook_watch import HookWatch
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layers import SettingsLayers
-from qwen_companion.doors.tool_settings import TOOL_PATH, tool_secret
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
@@ -160,7 +159,7 @@ class Companion:
             self._port,
             os.environ,
             self._spool.directory,
-            layer_of=lambda port, hooks, tools, command: self._layers.content(port, hooks, tools, command),
+            layer_of=lambda keys, command: self._layers.content(keys, command),
             reports=reports,
             tell=self._bridge.notify,
             roots_changed=lambda: self._journal.update_roots(),
@@ -453,8 +452,8 @@ class Companion:
         from qwen_companion.ide.server import Door, McpServer
 
         doors = {
-            HOOK_PATH: Door(Hooks(self._hooks), self._layers.hook_secret),
-            TOOL_PATH: Door(self._tool_server, tool_secret(self._token)),
+            HOOK_PATH: Door(Hooks(self._hooks), self._layers.keys.secrets[HOOK_PATH]),
+            TOOL_PATH: Door(self._tool_server, self._layers.keys.secrets[TOOL_PATH]),
         }
         server = self._server = McpServer(
             self._listener, self._token, self._sessions, self._diff_tools, doors, self._places.keys

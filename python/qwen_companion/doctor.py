@@ -380,8 +380,14 @@ def _ports(pid: int) -> set[str] | None:
 
 def settings(roots: list[str], environ: Mapping[str, str], version: str = "") -> Iterator[Check]:
     """Check the settings of Qwen Code, in `version` if it is known, about the IDE and hooks."""
-    from qwen_companion.doors.layer import VARIABLE, LayerError, combine, read_settings
-    from qwen_companion.doors.user_settings import user_settings_file, why_hooks_are_off
+    from qwen_companion.doors.layers import combine
+    from qwen_companion.doors.user_settings import (
+        VARIABLE,
+        LayerError,
+        read_settings,
+        user_settings_file,
+        why_hooks_are_off,
+    )
 
     path = user_settings_file(environ)
     layer = environ.get(VARIABLE)
@@ -431,7 +437,7 @@ def guard(environ: Mapping[str, str]) -> Iterator[Check]:
 
 def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
     """Warn where one of the settings files `paths` has the CLI write without asking anybody, Emacs included."""
-    from qwen_companion.doors.layer import LayerError, read_settings
+    from qwen_companion.doors.user_settings import LayerError, read_settings
 
     for path in paths:
         try:

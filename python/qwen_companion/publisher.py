@@ -12,8 +12,7 @@ from qwen_companion.base.processes import ended, start_of
 from qwen_companion.base.threads import in_thread
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery, Publication
-from qwen_companion.doors.layer import Installed
-from qwen_companion.doors.layers import SettingsLayers
+from qwen_companion.doors.layers import Installed, SettingsLayers
 from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
 
 RENEW_S = 300.0

@@ -21,7 +21,7 @@ from clis import GEMINI, QWEN, Cli
 from editor import Emacs, lisp_string
 from far import Far
 from qwen_companion.base.state import key_of
-from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.doors.layers import FILE_NAME
 from qwen_companion.journal.places import state_directory
 from sandbox import CHECKOUT, Sandbox, has_ended
 from scripted_model import ScriptedModel

@@ -16,7 +16,7 @@ import pytest
 
 from qwen_companion import doctor
 from qwen_companion.discovery.files import Discovery
-from qwen_companion.doors.layer import VARIABLE
+from qwen_companion.doors.user_settings import VARIABLE
 from qwen_companion.registry.controller import add_grant
 from registry_records import write
 

@@ -14,7 +14,7 @@ import pytest
 from sexpdata import Symbol, dumps
 
 from qwen_companion.doors import events
-from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.doors.layers import FILE_NAME
 from support import TIMEOUT_S, Backend, Home
 
 pytestmark = pytest.mark.long

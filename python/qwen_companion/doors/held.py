@@ -19,8 +19,8 @@ from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
+from qwen_companion.doors.door_settings import REVIEW_TIMEOUT_S
 from qwen_companion.doors.files import Files
-from qwen_companion.doors.hook_settings import REVIEW_TIMEOUT_S
 from qwen_companion.doors.terminal_files import TerminalFiles, append_prompt
 from qwen_companion.ide.proposals import Decision, Proposal
 from qwen_companion.ide.tools import Editor

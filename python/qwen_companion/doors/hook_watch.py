@@ -14,11 +14,10 @@ from qwen_companion.base.processes import start_of, started_before
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import FAMILIES_WITH_HOOKS, CliState, KnownSession, SessionState
-from qwen_companion.doors.hook_settings import OPEN, covers
-from qwen_companion.doors.layer import VARIABLE
+from qwen_companion.doors.door_settings import OPEN, covers
 from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.doors.states import States
-from qwen_companion.doors.user_settings import version_numbers, why_hooks_are_off
+from qwen_companion.doors.user_settings import VARIABLE, version_numbers, why_hooks_are_off
 from qwen_companion.ide.tools import Editor
 
 DELAYS_S = (5.0, 60.0)

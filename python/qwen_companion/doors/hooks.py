@@ -18,9 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from qwen_companion.base.sockets import Connection
 from qwen_companion.base.tasks import contained
+from qwen_companion.doors.door_settings import EDIT_QUERY
 from qwen_companion.doors.events import PermissionRequest, PostToolUse
 from qwen_companion.doors.hook_handler import HookCall, HookHandler
-from qwen_companion.doors.hook_settings import EDIT_QUERY
 from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.replies import refuse, reply
 

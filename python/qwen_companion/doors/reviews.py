@@ -27,9 +27,9 @@ from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
+from qwen_companion.doors.door_settings import OPEN, covers
 from qwen_companion.doors.files import CHANGED, Files
 from qwen_companion.doors.held import Asker, Held, HeldCalls, Limits, Reply
-from qwen_companion.doors.hook_settings import OPEN, covers
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import HOOK_PREFIX, Proposal, text_digest
 from qwen_companion.ide.targets import TargetError

@@ -1,15 +1,30 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Find in the user's settings of Qwen Code whether our hooks are called.  All functions block on disk I/O."""
+"""The files of settings that Qwen Code reads beside ours, and what they say of our hooks.
+
+All functions block on disk I/O.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
+from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.json_objects import as_object
-from qwen_companion.doors.layer import JsonObject, LayerError, read_settings, replaced_file, system_settings_file
+
+VARIABLE = "QWEN_CODE_SYSTEM_DEFAULTS_PATH"
+"""The variable that names our settings layer to a CLI."""
+
+SYSTEM_VARIABLE = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
+_SYSTEM_DIRECTORY = "/Library/Application Support/QwenCode" if sys.platform == "darwin" else "/etc/qwen-code"
+
+_MAX_BYTES = 4 * 1024 * 1024
+
+_STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 
 _ALL_HOOKS_SINCE = (0, 24, 2)
 """The first version of Qwen Code that calls the hooks of all its files of settings.
@@ -17,6 +32,64 @@ _ALL_HOOKS_SINCE = (0, 24, 2)
 Earlier ones call those of the user's file or the project's.  Only if one of the two has no hooks, they call all others
 in its place, but never in place of those of an untrusted project.
 """
+
+JsonObject = dict[str, Any]
+
+
+class LayerError(CompanionError):
+    """A file of settings cannot be read, or ours cannot be written; the message names the file and the reason."""
+
+
+def system_settings_file(environ: Mapping[str, str]) -> str:
+    """Return the administrator's file of settings above the user's."""
+    return environ.get(SYSTEM_VARIABLE) or os.path.join(_SYSTEM_DIRECTORY, "settings.json")
+
+
+def replaced_file(environ: Mapping[str, str]) -> str:
+    """Return the file of settings that our layer replaces."""
+    beside = os.path.dirname(system_settings_file(environ))
+    return environ.get(VARIABLE) or os.path.join(beside, "system-defaults.json")
+
+
+def user_settings_file(environ: Mapping[str, str]) -> str:
+    """Return the user's own file of settings."""
+    home = environ.get("QWEN_HOME") or os.path.join(environ.get("HOME") or "~", ".qwen")
+    return os.path.join(os.path.expanduser(home), "settings.json")
+
+
+def read_settings(path: str) -> JsonObject:
+    """Return the settings in the file `path`, {} without a file.
+
+    Like the CLI, accept comments and a byte order mark.
+
+    :raises LayerError: if the CLI would not start with it
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise LayerError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_settings(path, data)
+
+
+def parse_settings(path: str, data: bytes) -> JsonObject:
+    """Return the settings in `data`, the content of the file `path`, as `read_settings` does.
+
+    :raises LayerError: if the CLI would not start with it
+    """
+    if len(data) > _MAX_BYTES:
+        raise LayerError(f"{path} is larger than {_MAX_BYTES} bytes")
+    try:
+        # Like the CLI, replace invalid UTF-8 by U+FFFD.
+        text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+        settings: object = json.loads(_STRING_OR_COMMENT.sub(lambda match: match.group(1) or " ", text))
+    except (ValueError, RecursionError):
+        raise LayerError(f"{path} is not valid JSON") from None
+    if not isinstance(settings, dict):
+        raise LayerError(f"{path} is not a JSON object")
+    return cast("JsonObject", settings)
 
 
 def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) -> str | None:
@@ -77,12 +150,6 @@ def _is_in(directory: str, above: str) -> bool:
 def version_numbers(version: str) -> tuple[int, ...]:
     """Return the first three numbers of `version`, or fewer if it has fewer."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-
-
-def user_settings_file(environ: Mapping[str, str]) -> str:
-    """Return the user's own file of settings."""
-    home = environ.get("QWEN_HOME") or os.path.join(environ.get("HOME") or "~", ".qwen")
-    return os.path.join(os.path.expanduser(home), "settings.json")
 
 
 def _value(settings: JsonObject, *keys: str) -> object:

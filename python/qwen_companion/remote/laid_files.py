@@ -10,17 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
 from qwen_companion.discovery.files import EDITOR_INFO
-from qwen_companion.doors.hook_settings import HOOK_PATH, CommandHook, header_line
-from qwen_companion.doors.layer import VARIABLE, JsonObject, LayerError, merge, parse_settings
-from qwen_companion.doors.tool_settings import TOOL_PATH
+from qwen_companion.doors.door_settings import CommandHook, header_line
+from qwen_companion.doors.layers import merge
+from qwen_companion.doors.user_settings import VARIABLE, JsonObject, LayerError, parse_settings
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.link import Greeting, Link, objects
 
-LayerOf = Callable[[int, str, str, CommandHook | None], "JsonObject | None"]
-"""Returns the settings layer for a port, the hooks' secret, the tools' secret, and the command before edits.
-
-None for no layer.
-"""
+LayerOf = Callable[[Keys, CommandHook | None], "JsonObject | None"]
+"""Returns the settings layer for the keys of a server and the command before edits; None for no layer."""
 
 
 async def lay(
@@ -63,11 +60,11 @@ async def _lay_layer(
     link: Link, greeting: Greeting, keys: Keys, layer_of: LayerOf, warn: Callable[[str], None]
 ) -> str | None:
     """Write the settings layer; return its path, or None."""
-    secret, command = keys.secrets[HOOK_PATH], None
+    command = None
     if greeting.curl:
-        laid = (await link.request("lay", kind="header", port=keys.port, text=header_line(secret))).get("path")
+        laid = (await link.request("lay", kind="header", port=keys.port, text=header_line(keys))).get("path")
         command = CommandHook(greeting.curl, laid) if isinstance(laid, str) else None
-    ours = layer_of(keys.port, secret, keys.secrets[TOOL_PATH], command)
+    ours = layer_of(keys, command)
     if ours is None:
         return None
     texts = objects((await link.request("texts", paths=[greeting.layer])).get("texts"))

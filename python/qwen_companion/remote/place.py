@@ -18,8 +18,7 @@ from qwen_companion.base.errors import CompanionError, first_error
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.doors.hook_settings import HOOK_PATH, hook_secret
-from qwen_companion.doors.tool_settings import TOOL_PATH, tool_secret
+from qwen_companion.doors.door_settings import secrets_of
 from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
@@ -289,7 +288,7 @@ class Place:
         """Listen there, write the files, and report the place as ready."""
         # The same port after a restart of this process lets CLIs reconnect.
         preferred = _PORTS[int(self._token[:8], 16) % len(_PORTS)]
-        secrets = {HOOK_PATH: hook_secret(self._token), TOOL_PATH: tool_secret(self._token)}
+        secrets = secrets_of(self._token)
         port = (await link.request("serve", port=preferred, tokens=[self._token, *secrets.values()])).get("port")
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RequestError("the relay listens on no port")

@@ -13,7 +13,7 @@ from typing import Any, cast
 from qwen_companion import __version__
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.domain import ToolDefinition
-from qwen_companion.doors.tool_settings import SERVER_NAME
+from qwen_companion.doors.door_settings import SERVER_NAME
 from qwen_companion.ide.peers import Caller
 from qwen_companion.tools.arguments import input_schema
 from qwen_companion.tools.calls import Tools

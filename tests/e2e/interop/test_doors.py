@@ -22,8 +22,9 @@ import pytest
 from clis import GEMINI, QWEN_SETTINGS
 from model_types import Answer, Call
 from qwen_companion.doors.held import HOLD_S
-from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from qwen_companion.doors.layers import FILE_NAME
 from qwen_companion.doors.reviews import STILL_REVIEWING
+from qwen_companion.doors.user_settings import VARIABLE
 from sandbox import EDITED, GREETING, NEW_NOTES, NOTES
 from stage import Stage
 from test_auto_mode import begin, edit_review, wait_for_review

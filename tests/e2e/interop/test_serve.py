@@ -29,7 +29,7 @@ from qwen_companion.daemon.errors import (
 from qwen_companion.daemon.rewinding import rewind_recorded
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Disconnected, Ended, EventStream, Frame, ReplayDone, Resync, StreamItem
-from qwen_companion.doors.layer import VARIABLE
+from qwen_companion.doors.user_settings import VARIABLE
 from sandbox import NOTES, Sandbox
 from scripted_model import ScriptedModel
 from serve import Network, Serve

@@ -25,8 +25,8 @@ from qwen_companion.domain import CliState, KnownSession, Peer, SessionState, Se
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_watch import HookWatch
 from qwen_companion.doors.hooks import Hooks
-from qwen_companion.doors.layer import FILE_NAME, VARIABLE
-from qwen_companion.doors.layers import SettingsLayers
+from qwen_companion.doors.layers import FILE_NAME, SettingsLayers
+from qwen_companion.doors.user_settings import VARIABLE
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from support import TIMEOUT_S, FakeEditor

@@ -17,10 +17,11 @@ import pytest
 from sexpdata import Symbol, dumps
 
 from qwen_companion.base.processes import start_of
+from qwen_companion.doors.door_settings import NO_ANSWER
 from qwen_companion.doors.events import ask, refuse
-from qwen_companion.doors.hook_settings import NO_ANSWER
-from qwen_companion.doors.layer import FILE_NAME, VARIABLE
+from qwen_companion.doors.layers import FILE_NAME
 from qwen_companion.doors.reviews import REJECTED
+from qwen_companion.doors.user_settings import VARIABLE
 from support import TIMEOUT_S, Backend, Home, as_dict
 
 TEXT = "one\ntwo\n"

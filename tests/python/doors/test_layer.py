@@ -12,16 +12,8 @@ from typing import Any
 
 import pytest
 
-from qwen_companion.doors.layer import (
-    FILE_NAME,
-    FORMAT_VERSION,
-    VARIABLE,
-    Layer,
-    LayerError,
-    merge,
-    read_settings,
-    replaced_file,
-)
+from qwen_companion.doors.layers import FILE_NAME, FORMAT_VERSION, Layer, merge
+from qwen_companion.doors.user_settings import VARIABLE, LayerError, read_settings, replaced_file
 
 OURS = {"permissions": {"ask": ["Edit(/**)"]}, "hooks": {"Stop": [{"hooks": [{"type": "http"}]}]}}
 

@@ -22,15 +22,15 @@ from qwen_companion.base.processes import start_of
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState, Settings, ToolDefinition
 from qwen_companion.doors import hook_handler
+from qwen_companion.doors.door_settings import ALL, HOOK_PATH
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, ask
 from qwen_companion.doors.files import Files, LocalFiles, RemotePlaces
 from qwen_companion.doors.held import Reply
 from qwen_companion.doors.hook_handler import HookCall, HookHandler
-from qwen_companion.doors.hook_settings import ALL
-from qwen_companion.doors.layer import SYSTEM_VARIABLE
 from qwen_companion.doors.layers import SettingsLayers
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
 from qwen_companion.doors.reviews import UNKNOWN_CLI
+from qwen_companion.doors.user_settings import SYSTEM_VARIABLE
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.proposals import Decision
 from support import TIMEOUT_S, FakeEditor, soon
@@ -413,7 +413,7 @@ def test_the_layer_names_the_hooks_of_listeners_and_the_tools(tmp_path: Path) ->
     assert not layers.set_settings(settings)
     layers.install()
     header, path = sorted(tmp_path.iterdir())
-    assert header.read_text() == f"Authorization: Bearer {layers.hook_secret}\n"
+    assert header.read_text() == f"Authorization: Bearer {layers.keys.secrets[HOOK_PATH]}\n"
     assert header.stat().st_mode & 0o777 == 0o600
     layer = json.loads(path.read_text())
     assert "mcpServers" not in layer
@@ -429,7 +429,7 @@ def test_the_layer_names_the_hooks_of_listeners_and_the_tools(tmp_path: Path) ->
     assert [tool for tool in tools if re.search(others["matcher"], tool)] == list(tools[1:4])
     assert [tool for tool in tools if re.search(edits["matcher"], tool)] == ["edit"]
     assert [hook["type"] for hook in (*others["hooks"], *edits["hooks"])] == ["http", "command"]
-    assert layers.hook_secret not in str(edits)
+    assert layers.keys.secrets[HOOK_PATH] not in str(edits)
     assert layers.is_current()
     layers.tools = (ToolDefinition("problems", "What is wrong.", unasked=True),)
     assert not layers.is_current()

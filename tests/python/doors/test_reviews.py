@@ -19,10 +19,10 @@ import pytest
 from qwen_companion.base.errors import EmacsBusyError
 from qwen_companion.domain import Peer
 from qwen_companion.doors import events
+from qwen_companion.doors.door_settings import ALL, ALL_MODES, OPEN
 from qwen_companion.doors.events import Answer, PreToolUse, ask, refuse
 from qwen_companion.doors.files import LocalFiles
 from qwen_companion.doors.held import BUSY, Asker, Limits
-from qwen_companion.doors.hook_settings import ALL, ALL_MODES, OPEN
 from qwen_companion.doors.reviews import DROPPED, REJECTED, STILL_ASKING, STILL_REVIEWING, UNKNOWN_CLI, HookReviews
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import Decision, Proposal

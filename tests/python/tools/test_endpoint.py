@@ -17,7 +17,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from sexpdata import Symbol, dumps
 
 from qwen_companion.domain import ToolDefinition
-from qwen_companion.doors.layer import FILE_NAME
+from qwen_companion.doors.layers import FILE_NAME
 from qwen_companion.emacs.messages import ToolCall
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.rpc import PROTOCOLS, reply_to

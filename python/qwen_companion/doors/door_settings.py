@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The hooks in our settings layer."""
+"""The hooks and the tools in our settings layer, and the secrets of their endpoints."""
 
 from __future__ import annotations
 
@@ -12,14 +12,26 @@ import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from qwen_companion.base.state import write_private
+from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.events import EDIT_TOOLS, QUESTION_TOOLS, TODO, PermissionRequest, PreToolUse, ask
-from qwen_companion.doors.layer import JsonObject
 from qwen_companion.doors.listeners import Subscription
+from qwen_companion.doors.user_settings import JsonObject
+from qwen_companion.ide.guard import Keys
 
-HOOK_PATH = "/hook"
-"""The path of the hooks on the port of the MCP server."""
+HOOK_PATH, TOOL_PATH = "/hook", "/tools"
+"""The paths of the hooks and the tools on the port of the MCP server."""
+
+SERVER_NAME = "emacs"
+"""The name of the tools' server in a CLI: the names of its tools begin with `mcp__emacs__`."""
+
+CALL_TIMEOUT_MS = 15_000
+"""Milliseconds a CLI waits for the answer of a tool: longer than Emacs may take, so that it always gets one."""
+
+DISCOVERY_TIMEOUT_MS = 15_000
+"""Milliseconds a CLI waits for the tool list, in the background.  Its default is 5 s."""
 
 EDIT_QUERY = "edit"
 """The query of the hook before edits."""
@@ -80,10 +92,10 @@ class CommandHook:
     curl: str
     header: str
 
-    def install(self, secret: str) -> None:
+    def install(self, keys: Keys) -> None:
         """Write the header file, if that is possible.  Blocks on disk I/O."""
         with suppress(OSError):
-            write_private(self.header, header_line(secret).encode("ascii"))
+            write_private(self.header, header_line(keys).encode("ascii"))
 
     def remove(self) -> None:
         """Remove the header file.  Blocks on disk I/O."""
@@ -115,23 +127,29 @@ def _edit_url(port: int) -> str:
     return f"http://127.0.0.1:{port}{HOOK_PATH}?{EDIT_QUERY}"
 
 
-def header_line(secret: str) -> str:
+def header_line(keys: Keys) -> str:
     """Return the content of the header file of `CommandHook`."""
-    return f"Authorization: Bearer {secret}\n"
+    return f"Authorization: {_authorization(keys, HOOK_PATH)['Authorization']}\n"
 
 
-def hook_secret(token: str) -> str:
-    """Return the secret for the hooks only, derived from `token`.
+def _authorization(keys: Keys, path: str) -> dict[str, str]:
+    """Return the headers that admit a request to `path`."""
+    return {"Authorization": f"Bearer {keys.secrets[path]}"}
 
-    `token`, which opens the IDE server, cannot be derived from it.
+
+def secrets_of(token: str) -> dict[str, str]:
+    """Return the secrets for the hooks only and for the tools only, by their paths, derived from `token`.
+
+    Neither `token`, which opens the IDE server, nor the other one can be derived from one of them.
     """
-    return hmac.new(token.encode("utf-8"), b"hooks and tools", hashlib.sha256).hexdigest()
+    return {
+        path: hmac.new(token.encode("utf-8"), path.encode("ascii"), hashlib.sha256).hexdigest()
+        for path in (HOOK_PATH, TOOL_PATH)
+    }
 
 
-def hook_settings(
-    port: int, secret: str, command: CommandHook | None, subscriptions: Iterable[Subscription]
-) -> JsonObject:
-    """Return the settings by which a CLI connects and calls hooks at `port` with `secret`.
+def hook_settings(keys: Keys, command: CommandHook | None, subscriptions: Iterable[Subscription]) -> JsonObject:
+    """Return the settings by which a CLI connects and calls hooks by `keys`.
 
     They include hooks for `subscriptions`.  Before edits the CLI runs `command`, or calls an HTTP hook if that is None.
     """
@@ -149,18 +167,37 @@ def hook_settings(
     def entry(matcher: str | None, timeout: int) -> JsonObject:
         hook = {
             "type": "http",
-            "url": f"http://127.0.0.1:{port}{HOOK_PATH}",
-            "headers": {"Authorization": f"Bearer {secret}"},
+            "url": f"http://127.0.0.1:{keys.port}{HOOK_PATH}",
+            "headers": _authorization(keys, HOOK_PATH),
             "timeout": timeout,
         }
         return {**({} if matcher is None else {"matcher": matcher}), "hooks": [hook]}
 
     found = {name: [entry(*what)] for name, what in hooks.items()}
     edits = entry(f"^({_EDITS})$", REVIEW_TIMEOUT_S)
-    edits["hooks"][0]["url"] = _edit_url(port)
+    edits["hooks"][0]["url"] = _edit_url(keys.port)
     if command is not None:
         # Without a timeout it is a minute; Qwen Code before 0.23 read it in milliseconds.
-        edits["hooks"] = [{"type": "command", "command": command.command(port)}]
+        edits["hooks"] = [{"type": "command", "command": command.command(keys.port)}]
     found[PreToolUse.name].append(edits)
     # A terminal of Emacs is meant to connect, and in a low window the CLI's question whether to connect is cut off.
     return {"ide": {"enabled": True}, "hooks": found}
+
+
+def tool_settings(keys: Keys, definitions: Iterable[ToolDefinition]) -> JsonObject:
+    """Return the settings by which a CLI finds the tools of `definitions` by `keys`; {} without tools."""
+    offered = tuple(definitions)
+    if not offered:
+        return {}
+    unasked = [f"mcp__{SERVER_NAME}__{tool.name}" for tool in offered if tool.unasked]
+    server: dict[str, Any] = {
+        "httpUrl": f"http://127.0.0.1:{keys.port}{TOOL_PATH}",
+        "headers": _authorization(keys, TOOL_PATH),
+        "timeout": CALL_TIMEOUT_MS,
+        # A CLI that has stopped waiting has no tools until it is restarted.
+        "discoveryTimeoutMs": DISCOVERY_TIMEOUT_MS,
+    }
+    if len(unasked) == len(offered):
+        # Versions before 0.15 have no rules for tools; they can only trust whole servers.
+        server["trust"] = True
+    return {"mcpServers": {SERVER_NAME: server}, "permissions": {"allow": unasked}}
