@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +18,7 @@ from clis import QWEN
 from editor import lisp_string
 from sandbox import NOTES
 from serve import Serve
-from stage import Stage
+from stage import PATIENCE, Stage
 from test_changes import FREE, FREE_QWEN
 from test_chat_sessions import answer, begin, wait_until, wait_until_said, wait_until_state
 from test_rewind import AGENT, at_turn, user_adds
@@ -45,6 +46,16 @@ def take(stage: Stage, prompt: str, answer: str) -> None:
         "(let ((turn (car (qwen-companion-journal-turns))))"
         f" (and turn (qwen-companion-turn-end turn) (equal {lisp_string(prompt)} (qwen-companion-turn-prompt turn))))",
     )
+
+
+def recorded_writes(stage: Stage) -> int:
+    """Return how many changes of the notes are recorded."""
+    (path,) = stage.journal.glob("*/journal.sqlite")
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as journal:
+        (count,) = journal.execute(
+            "select count(*) from writes where path = ?", (bytes(stage.sandbox.notes),)
+        ).fetchone()
+        return count
 
 
 def ask_daemon(serve: Serve, method: str, path: str, body: object = None) -> Any:
@@ -110,6 +121,8 @@ def test_on_a_daemon_by_another_client(stage: Stage, serve: Serve) -> None:
     wait_until_said(stage, chat, "Second.")
     wait_until_state(stage, chat, "idle")
     user_adds(stage, "by the user\n")
+    # What is overwritten before it has been read is not known.
+    stage.screen.wait_until(lambda: recorded_writes(stage) == 2, "the record of the user's edit")
 
     files = (stage.sandbox.home / ".qwen/projects").rglob("*.jsonl")
     session = next(path.stem for path in files if "change two" in path.read_text())
