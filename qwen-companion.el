@@ -61,6 +61,7 @@
 (require 'qwen-companion-inspector)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
+(require 'qwen-companion-list)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-plan)
@@ -323,8 +324,8 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-inspector-forget)
   (qwen-companion-review-stop-waiting)
   (qwen-companion-proposal-end-all)
-  (qwen-companion-review-list-close)
-  (qwen-companion-session-list-close)
+  (qwen-companion-list-close 'qwen-companion-diffs-mode)
+  (qwen-companion-list-close 'qwen-companion-sessions-mode)
   (qwen-companion-disk-forget-all)
   (qwen-companion-attention-disable)
   (qwen-companion-follow-disable)
@@ -501,6 +502,24 @@ goes on with the old one.  Text typed and not sent is lost."
     (cond (window (quit-restore-window window 'bury))
           (terminals (qwen-companion-terminal-show (car terminals)))
           (t (qwen-companion-start-cli directory nil nil t)))))
+
+;;; Former names
+
+(pcase-dolist (`(,old . ,new)
+               '((qwen-companion-changes-bring-back-here . qwen-companion-changes-bring-back)
+                 (qwen-companion-changes-comment-here . qwen-companion-changes-comment)
+                 (qwen-companion-changes-compare-with-proposal-here
+                  . qwen-companion-changes-compare-with-proposal)
+                 (qwen-companion-changes-copy-patch-here . qwen-companion-changes-copy-patch)
+                 (qwen-companion-changes-ediff-here . qwen-companion-changes-ediff)
+                 (qwen-companion-changes-mark-seen-here . qwen-companion-changes-mark-seen)
+                 (qwen-companion-changes-next-change . qwen-companion-changes-next)
+                 (qwen-companion-changes-previous-change . qwen-companion-changes-previous)
+                 (qwen-companion-changes-undo-here . qwen-companion-changes-undo)
+                 (qwen-companion-chat-send-buffer . qwen-companion-chat-send-region)
+                 (qwen-companion-chat-send-marked . qwen-companion-chat-send-file)))
+  ;; Until 1.0.
+  (define-obsolete-function-alias old new "0.1.0"))
 
 (provide 'qwen-companion)
 ;;; qwen-companion.el ends here

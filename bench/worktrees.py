@@ -30,7 +30,7 @@ INIT = """
 (progn
   (find-file "FILE")
   (require 'qwen-companion-worktrees)
-  (advice-add 'qwen-companion-worktrees--print :after
+  (advice-add 'qwen-companion-list-print :after
               (lambda ()
                 (when (and qwen-companion-worktrees--trees (not bench-shown))
                   (redisplay t)

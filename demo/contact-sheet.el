@@ -163,7 +163,7 @@ Emacs exits after that."
             (contact-sheet--take (expand-file-name
                                   (format "%s-%dx%d-%s" name width height state) directory))
             (mapc #'qwen-companion-diff-reject (qwen-companion-proposals))
-            (qwen-companion-review-list-close)))
+            (qwen-companion-list-close 'qwen-companion-diffs-mode)))
         (kill-emacs 0))
     (error (write-region (format "%S\n" err) nil (expand-file-name "errors" directory) t)
            (kill-emacs 1))))

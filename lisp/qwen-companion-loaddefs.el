@@ -31,39 +31,37 @@ type is yours in the next pause.
 
 (fn)" t)
 
-;; qwen-companion-changes-here.el
-(autoload 'qwen-companion-changes-next-change "qwen-companion-changes-here" "Go to the next unseen change of an agent, in this file or another one.
-Go forward by COUNT changes, back if COUNT is negative.
+;; qwen-companion-changes-commit.el
+(autoload 'qwen-companion-changes-copy-patch "qwen-companion-changes" nil t)
 
-(fn &optional COUNT)" t)
-(autoload 'qwen-companion-changes-previous-change "qwen-companion-changes-here" "Go to the previous unseen change of an agent, or back by COUNT of them.
-
-(fn &optional COUNT)" t)
-(autoload 'qwen-companion-changes-undo-here "qwen-companion-changes-here" "Undo the agent's hunk at point, keeping your later edits.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-bring-back-here "qwen-companion-changes-here" "Bring back the agent's hunk at point, which is undone.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-mark-seen-here "qwen-companion-changes-here" "Mark the agent's hunk at point as seen.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-copy-patch-here "qwen-companion-changes-here" "Copy the agent's hunk at point as a patch.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-compare-with-proposal-here "qwen-companion-changes-here" "Show how this file differs from the CLI's proposal.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-ediff-here "qwen-companion-changes-here" "Compare this file with its text before the turn of the change at point.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-comment-here "qwen-companion-changes-here" "Note a comment on the line at point, to be sent to the CLI.
-The buffer of \\[qwen-companion-changes] sends it.
-
-(fn)" t)
-(autoload 'qwen-companion-changes-command-map "qwen-companion-changes-here" nil nil 'keymap)
+;; qwen-companion-changes-undo.el
+(autoload 'qwen-companion-changes-undo "qwen-companion-changes" nil t)
+(autoload 'qwen-companion-changes-bring-back "qwen-companion-changes" nil t)
 
 ;; qwen-companion-changes.el
+(autoload 'qwen-companion-changes-next "qwen-companion-changes" "Go to the next turn, file or hunk, or forward by COUNT of them.
+In a file, go to the next unseen change of an agent, there or in another.
+
+(fn &optional COUNT)" t)
+(autoload 'qwen-companion-changes-previous "qwen-companion-changes" "Go to the previous turn, file, hunk or unseen change, or back by COUNT.
+
+(fn &optional COUNT)" t)
+(autoload 'qwen-companion-changes-mark-seen "qwen-companion-changes" "Mark the hunk, file or turn at point as seen and go on to the next.
+It stays visible until the buffer is opened again.  With a prefix argument
+UNSEEN, mark it as not seen.
+
+(fn &optional UNSEEN)" t)
+(autoload 'qwen-companion-changes-ediff "qwen-companion-changes" "Compare the file at point with its text before the turn, in Ediff.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-compare-with-proposal "qwen-companion-changes" "Show how the file at point, as written, differs from the CLI's proposal.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-comment "qwen-companion-changes" "Note a comment on the line at point; with an empty one, remove it.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] in \\[qwen-companion-changes] sends all comments to the CLI.
+
+(fn)" t)
+(autoload 'qwen-companion-changes-command-map "qwen-companion-changes" nil nil 'keymap)
 (autoload 'qwen-companion-changes "qwen-companion-changes" "Show each change by CLIs, turn by turn, the newest turn first.
 Include edits and shell commands, in every approval mode.
 \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-toggle-fold] unfolds a turn or a file, \\[qwen-companion-changes-undo] undoes the
@@ -132,27 +130,19 @@ has waited longest.
 (fn)" t)
 
 ;; qwen-companion-chat-send.el
-(autoload 'qwen-companion-chat-send-region "qwen-companion-chat-send" "Insert the region, from START to END, into the prompt of a chat.
-Quote it with its file and lines, as it is in the buffer, saved or not.
-The chat is the one used last; with a prefix argument, choose.
+(autoload 'qwen-companion-chat-send-region "qwen-companion-chat-send" "Insert the region, else the whole buffer, into the prompt of a chat.
+Quote it, from START to END, with its file and lines, as it is in the
+buffer, saved or not.  The chat is the one used last; with a prefix
+argument, choose.
 
-(fn START END)" t)
-(autoload 'qwen-companion-chat-send-buffer "qwen-companion-chat-send" "Insert the text of the current buffer into the prompt of a chat.
-Quote it as it is in the buffer, saved or not.  The chat is the one used
-last; with a prefix argument, choose.
+(fn &optional START END)" t)
+(autoload 'qwen-companion-chat-send-file "qwen-companion-chat-send" "Insert references to FILES, by default this one, into a chat's prompt.
+In Dired, these are the marked ones; in a buffer without a file, ask.  The
+daemon reads them, from its own disk, when the prompt is sent.  The chat
+is the one used last; with a prefix argument, which is Dired's there,
+choose.
 
-(fn)" t)
-(autoload 'qwen-companion-chat-send-file "qwen-companion-chat-send" "Insert a reference to FILE, by default this one, into a chat's prompt.
-The daemon reads the file, from its own disk, when the prompt is sent.
-In a buffer without a file, ask for one.  The chat is the one used last;
-with a prefix argument, choose.
-
-(fn FILE)" t)
-(autoload 'qwen-companion-chat-send-marked "qwen-companion-chat-send" "Insert references to the files marked in Dired into the prompt of a chat.
-The daemon reads them, from its own disk, when the prompt is sent.  The
-chat is the one used last; a prefix argument is Dired's.
-
-(fn)" t)
+(fn FILES)" t)
 (autoload 'qwen-companion-chat-send-problems "qwen-companion-chat-send" "Insert the problems of Flymake and Flycheck into the prompt of a chat.
 Use the region, from START to END, when it is active, else the whole
 buffer.  The chat is the one used last; with a prefix argument, choose.
@@ -353,7 +343,7 @@ BUFFER is as in `qwen-companion-kept-apply'.
 ;; qwen-companion-review-list.el
 (autoload 'qwen-companion-diffs "qwen-companion-review-list" "List the open proposals.
 The list updates itself while it is visible.
-\\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
+\\<qwen-companion-diffs-mode-map>\\[qwen-companion-diff-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
 \\[qwen-companion-reviews-mark] marks a proposal, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects the marked ones.
 
 (fn)" t)

@@ -27,16 +27,6 @@ The process has the same limit, in `emacs/plists.py'.")
 (defvar qwen-companion-spool--last-id 0
   "Number of the last text that was sent in parts.")
 
-;;; Garbage
-
-(defmacro qwen-companion-spool-without-collecting (&rest body)
-  "Evaluate BODY without collecting garbage, and return its value.
-For a long text Emacs would collect garbage several times, and each
-collection takes as long as all the work on 64 KB."
-  (declare (indent 0) (debug t))
-  `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
-     ,@body))
-
 ;;; Sending
 
 (defun qwen-companion-spool-pack (text &optional line-end)

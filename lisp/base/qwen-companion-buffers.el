@@ -1,4 +1,4 @@
-;;; qwen-companion-buffers.el --- Helpers for buffers, keymaps and lists  -*- lexical-binding: t; -*-
+;;; qwen-companion-buffers.el --- Helpers for buffers and keymaps  -*- lexical-binding: t; -*-
 
 ;; Copyright (C) 2026 The qwen-companion authors
 
@@ -10,11 +10,7 @@
 
 ;;; Code:
 
-(require 'seq)
 (require 'subr-x)
-
-(defvar tabulated-list-format)
-(declare-function tabulated-list-print-entry "tabulated-list" (id cols))
 
 (defmacro qwen-companion-buffers-widened (&rest body)
   "Evaluate BODY with the current buffer widened; return its value.
@@ -49,6 +45,14 @@ Restore point and the narrowing."
      (with-current-buffer ,buffer
        ,@body)))
 
+(defmacro qwen-companion-buffers-without-collecting (&rest body)
+  "Evaluate BODY without collecting garbage, and return its value.
+For a long text Emacs would collect garbage several times, and each
+collection takes as long as all the work on 64 KB."
+  (declare (indent 0) (debug t))
+  `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
+     ,@body))
+
 (defun qwen-companion-buffers-visiting (path)
   "Return a buffer that visits the local file PATH, or nil.
 Call no file name handler: PATH may come from a program."
@@ -80,33 +84,6 @@ Raw bytes and halves of a surrogate pair are not."
     (unless (derived-mode-p mode)
       (funcall mode))
     (current-buffer)))
-
-(defun qwen-companion-buffers-print-entry (id columns number)
-  "Print the entry ID with COLUMNS of a list.
-Cut column NUMBER, counted from 0, at its beginning if it is too long.
-COLUMNS that do not fit go into a second line."
-  (let* ((text (aref columns number))
-         (width (string-width text))
-         (excess (- width (cadr (aref tabulated-list-format number)))))
-    (when (> excess 0)
-      (setq columns (copy-sequence columns))
-      (aset columns number
-            (propertize (concat "…" (truncate-string-to-width text width (1+ excess)))
-                        'help-echo text)))
-    (tabulated-list-print-entry id (qwen-companion-buffers--fold columns))))
-
-(defun qwen-companion-buffers--fold (columns)
-  "Return COLUMNS, with a second line in the last for columns without room."
-  (let* ((count (length tabulated-list-format))
-         (rest (delete "" (append (seq-subseq columns count) nil))))
-    (if (= count (length columns))
-        columns
-      (setq columns (seq-subseq columns 0 count))
-      (aset columns (1- count)
-            (concat (string-pad (aref columns (1- count))
-                                (cadr (aref tabulated-list-format (1- count))) nil t)
-                    (and rest (concat "\n    " (string-join rest "  ")))))
-      columns)))
 
 (defun qwen-companion-buffers-keymap (&rest keys)
   "Return a keymap of KEYS, alternately a key and its binding.

@@ -23,13 +23,6 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-untrusted)
 
-(defvar tabulated-list-format)
-(defvar tabulated-list-padding)
-(defvar tabulated-list-sort-key)
-(defvar tabulated-list-use-header-line)
-(declare-function tabulated-list-init-header "tabulated-list" ())
-(declare-function tabulated-list-print "tabulated-list" (&optional remember-pos update))
-
 (defconst qwen-companion-header--key-weight 10
   "Least weight of a key that may be left out before texts are shortened.")
 
@@ -154,25 +147,54 @@ before them the key of `qwen-companion-header-help', which lists all keys."
 
 ;;; One table for each mode
 
+(eval-and-compile
+  (defconst qwen-companion-header--verbs
+    '((next "n") (previous "p") (visit "RET") (fold "TAB" "fold") (refresh "g" "refresh")
+      (help "?" "keys") (copy "w") (prompt "r" "prompt") (terminal "t" "terminal")
+      (review "v" "review") (difference "d" "difference") (end "k")
+      (retry "y" "try again") (adopt "b" "bring home") (exclude "x" "hide or show"))
+    "What a key means in each list: (VERB KEY [LABEL]), LABEL in the header line.")
+
+  (defun qwen-companion-header--submenu-p (row)
+    "Return non-nil when ROW of a table of keys is a submenu."
+    (and (consp row) (stringp (car row)) (consp (cadr row))))
+
+  (defun qwen-companion-header--resolve (row)
+    "Return ROW of a table of keys with keys in place of verbs."
+    (pcase row
+      ((pred stringp) row)
+      ((pred qwen-companion-header--submenu-p)
+       (cons (car row) (mapcar #'qwen-companion-header--resolve (cdr row))))
+      (`(,keys ,command ,item . ,rest)
+       (let* ((verbs (mapcar (lambda (key) (assq key qwen-companion-header--verbs))
+                             (ensure-list keys)))
+              (label (nth 2 (car (last verbs)))))
+         `(,(if (remq nil verbs) (mapcar #'cadr verbs) keys) ,command ,item
+           ,@(and label (not (stringp (car rest))) (list label))
+           ,@rest))))))
+
 (defmacro qwen-companion-header-define-keys (mode title &rest rows)
   "Define the keymap of MODE, its menu TITLE, and the keys in its header.
-Each of ROWS is (KEYS COMMAND ITEM [LABEL] [PROPERTY VALUE]...):
-KEYS is nil, a key as for `qwen-companion-buffers-keymap', or a list of
-keys of which the last is shown.  COMMAND is a command, or a form for the
-menu alone.  ITEM is its name in the menu and LABEL its name in the header
-line, each nil for none.  If the form that is the value of :if returns
-nil, COMMAND is inactive in the menu and not in the header line.  For
-:other and :keep see `qwen-companion-header-keys', for other properties
-`easy-menu-define'.  A row (NAME ROW...) is a submenu, and a string a
-separator of the menu."
+Each of ROWS is (KEYS COMMAND ITEM [LABEL] [PROPERTY VALUE]...): KEYS is
+nil, a key as for `qwen-companion-buffers-keymap', a verb of
+`qwen-companion-header--verbs', or a list of keys or of verbs of which the
+last is shown.  COMMAND is a command, or a form for the menu alone.  ITEM
+is its name in the menu and LABEL its name in the header line, each nil
+for none; a verb has its own LABEL.  If the form that is the value of :if
+returns nil, COMMAND is inactive in the menu and not in the header line.
+The value of :embark is the key of COMMAND as an action of Embark, or t for
+the one shown.  For :other and :keep see `qwen-companion-header-keys', for
+other properties `easy-menu-define'.  A row (NAME ROW...) is a submenu, and
+a string a separator of the menu."
   (declare (indent 2))
-  (let ((map (intern (format "%s-map" mode)))
-        (rows-with-keys (cl-remove-if-not #'qwen-companion-header--row-p
-                                          (cl-mapcan (lambda (row)
-                                                       (if (qwen-companion-header--submenu-p row)
-                                                           (copy-sequence (cdr row))
-                                                         (list row)))
-                                                     rows))))
+  (let* ((map (intern (format "%s-map" mode)))
+         (rows (mapcar #'qwen-companion-header--resolve rows))
+         (rows-with-keys (cl-remove-if-not #'qwen-companion-header--row-p
+                                           (cl-mapcan (lambda (row)
+                                                        (if (qwen-companion-header--submenu-p row)
+                                                            (copy-sequence (cdr row))
+                                                          (list row)))
+                                                      rows))))
     `(progn
        (defvar ,map
          (qwen-companion-buffers-keymap
@@ -186,6 +208,12 @@ separator of the menu."
            `((easy-menu-define ,(intern (format "%s-menu" mode)) ,map
                ,(format "Menu of `%s'." mode)
                '(,title ,@(mapcan #'qwen-companion-header--menu-items rows)))))
+       (put ',mode 'qwen-companion-header-actions
+            ',(cl-loop for (keys command . rest) in rows-with-keys
+                       for key = (cadr (memq :embark rest))
+                       when key
+                       collect (cons (if (eq key t) (car (last (ensure-list keys))) key)
+                                     command)))
        (put ',mode 'qwen-companion-header-keys
             (list ,@(cl-loop for (_ command _ label . properties) in rows-with-keys
                              when (stringp label)
@@ -194,10 +222,6 @@ separator of the menu."
                                             (lambda () ,(if (plist-member properties :if)
                                                             (plist-get properties :if)
                                                           t)))))))))
-
-(defun qwen-companion-header--submenu-p (row)
-  "Return non-nil when ROW of a table of keys is a submenu."
-  (and (consp row) (stringp (car row)) (consp (cadr row))))
 
 (defun qwen-companion-header--row-p (row)
   "Return non-nil when ROW of a table of keys is for a command."
@@ -214,7 +238,7 @@ separator of the menu."
      (list (apply #'vector item command
                   (cl-loop for (property value)
                            on (if (keywordp (car rest)) rest (cdr rest)) by #'cddr
-                           unless (memq property '(:other :keep))
+                           unless (memq property '(:other :keep :embark))
                            append (list (if (eq property :if) :active property) value)))))))
 
 (defun qwen-companion-header-mode-keys (&optional mode)
@@ -224,78 +248,6 @@ MODE defaults to the major mode."
    (cl-loop for (key . fits) in (get (or mode major-mode) 'qwen-companion-header-keys)
             when (funcall fits)
             collect key)))
-
-(defconst qwen-companion-header--rest-width 20
-  "Least width of the last column of a list that is kept in the first line.")
-
-(defvar-local qwen-companion-header--columns nil
-  "All columns of the list, (COLUMNS . COUNT).
-In narrow windows a row has the first COUNT in its first line.")
-
-(defun qwen-companion-header-set-up-list (summary &optional count)
-  "Set up the current buffer as a list, with its keys in the header line.
-Show the column names below it, and wrap long lines.  If the columns do
-not fit and COUNT is non-nil, those after the first COUNT go into a second
-line of each row.  SUMMARY is a function that returns the beginning of the
-header line, (NAME . PARTS) as for `qwen-companion-header-line'.  Call this
-in the mode's body."
-  (setq-local truncate-lines nil
-              truncate-partial-width-windows nil
-              word-wrap t
-              wrap-prefix "    "
-              ;; A name in a right-to-left script must not reverse the line.
-              bidi-paragraph-direction 'left-to-right
-              tabulated-list-use-header-line nil
-              revert-buffer-function #'qwen-companion-header--revert-list
-              header-line-format
-              `((:eval (qwen-companion-header--list-line #',summary))))
-  (setq qwen-companion-header--columns (cons tabulated-list-format count))
-  (tabulated-list-init-header)
-  (qwen-companion-header-set-up-mode)
-  ;; Which keys fit depends on the line at point.
-  (add-hook 'post-command-hook #'force-mode-line-update nil t))
-
-(defun qwen-companion-header--revert-list (&rest _)
-  "Compute the entries of the list of the current buffer, and print it."
-  (run-hooks 'tabulated-list-revert-hook)
-  (qwen-companion-header-print-list))
-
-(defun qwen-companion-header-print-list ()
-  "Print the list of the current buffer.
-Point stays on its row; at first it is on the first one."
-  (let ((new (zerop (buffer-size))))
-    (qwen-companion-header--fit-columns)
-    (tabulated-list-print t)
-    (when new
-      (goto-char (point-min))
-      (forward-line))))
-
-(defun qwen-companion-header--fit-columns ()
-  "Select the columns of the list that fit into a line of its window.
-Give spare room to the first two columns."
-  (pcase-let ((`(,columns . ,count) qwen-companion-header--columns)
-              (window (get-buffer-window nil 0)))
-    (when (and count window)
-      (let ((room (- (window-width window) tabulated-list-padding
-                     qwen-companion-header--rest-width
-                     (cl-loop for (_ width) across columns sum (1+ width)))))
-        (setq tabulated-list-format
-              (if (< room 0)
-                  (seq-subseq columns 0 count)
-                (cl-loop with more = (min 12 (/ room 2))
-                         for (name width . rest) across columns
-                         for index from 0
-                         vconcat (list (cons name (cons (if (< index 2) (+ width more) width)
-                                                        rest)))))))
-      (unless (cl-find (car tabulated-list-sort-key) tabulated-list-format
-                       :key #'car :test #'equal)
-        (setq tabulated-list-sort-key nil))
-      (tabulated-list-init-header))))
-
-(defun qwen-companion-header--list-line (summary)
-  "Return the header line of a list, with SUMMARY for its beginning."
-  (pcase-let ((`(,name . ,parts) (funcall summary)))
-    (qwen-companion-header-line name (append parts (qwen-companion-header-mode-keys)))))
 
 ;;; Under other keymaps
 
@@ -349,23 +301,14 @@ act at point."
 (defun qwen-companion-header-text (format &rest arguments)
   "Format FORMAT with ARGUMENTS and the keys of the selected window.
 Keys are written in FORMAT as for `substitute-command-keys', and not
-substituted in ARGUMENTS.  For a command without a key, use its
-counterpart for files, with \"-here\" at the end, if that has one."
+substituted in ARGUMENTS."
   (apply #'format
          (replace-regexp-in-string
-          "\\(\\\\<[^>]+>\\)?\\\\\\[\\([^]]+\\)\\]"
+          "\\(\\\\<[^>]+>\\)?\\\\\\[[^]]+\\]"
           (lambda (found)
-            (let* ((map (match-string 1 found))
-                   (command (intern (match-string 2 found)))
-                   (here (intern-soft (format "%s-here" command))))
-              (save-match-data
-                (with-current-buffer (window-buffer)
-                  (string-replace
-                   "%" "%%"
-                   (substitute-command-keys
-                    (if (or map (not (commandp here)) (where-is-internal command nil t))
-                        found
-                      (format "\\[%s]" here))))))))
+            (save-match-data
+              (with-current-buffer (window-buffer)
+                (string-replace "%" "%%" (substitute-command-keys found)))))
           format t t)
          arguments))
 

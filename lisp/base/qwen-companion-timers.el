@@ -118,11 +118,6 @@ Further calls until then share that update."
     (when (qwen-companion-timers-visible-window)
       (funcall qwen-companion-timers--function))))
 
-(defun qwen-companion-timers-revert-visible ()
-  "Revert the current buffer in its window, where point stays on its line."
-  (with-selected-window (qwen-companion-timers-visible-window)
-    (revert-buffer)))
-
 (defun qwen-companion-timers--shown (window)
   "Update the buffer of WINDOW, which has begun to show it."
   (qwen-companion-timers--tick (window-buffer window)))

@@ -36,10 +36,22 @@ SOURCE is (KIND OLD . NEW): the kind of line with its numbers in both
 texts.  LINE is its text with the sign, TEXT the user's comment."
   group path root source line text)
 
-(defun qwen-companion-changes-comment ()
-  "Note a comment on the line at point; with an empty one, remove it.
-\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] sends all comments to the CLI."
-  (interactive nil qwen-companion-changes-mode)
+(defun qwen-companion-changes-comments-read (path line &optional text)
+  "Read a comment on LINE of the file PATH; TEXT is the one so far."
+  (string-trim
+   (read-string (format "Comment on %s:%d: "
+                        (file-name-nondirectory (qwen-companion-untrusted-path path))
+                        line)
+                text)))
+
+(defun qwen-companion-changes-comments-add (comment)
+  "Add COMMENT to those of the current buffer."
+  (setq qwen-companion-changes-items-comments
+        (append qwen-companion-changes-items-comments (list comment)))
+  (force-mode-line-update))
+
+(defun qwen-companion-changes-comments-comment ()
+  "Note a comment on the line at point; with an empty one, remove it."
   (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
                (_ (unless (qwen-companion-hunks-view-hunk-at (point))
                     (qwen-companion-header-error
@@ -52,24 +64,19 @@ texts.  LINE is its text with the sign, TEXT the user's comment."
                               (equal path (qwen-companion-changes-comments--comment-path comment))
                               (equal source (qwen-companion-changes-comments--comment-source comment))))
                        qwen-companion-changes-items-comments))
-               (text (string-trim
-                      (read-string
-                       (format "Comment on %s:%d: "
-                               (file-name-nondirectory (qwen-companion-untrusted-path path))
-                               (cddr source))
-                       (and known (qwen-companion-changes-comments--comment-text known))))))
+               (text (qwen-companion-changes-comments-read
+                      path (cddr source)
+                      (and known (qwen-companion-changes-comments--comment-text known)))))
     (setq qwen-companion-changes-items-comments
           (delq known qwen-companion-changes-items-comments))
     (unless (string-empty-p text)
-      (setq qwen-companion-changes-items-comments
-            (append qwen-companion-changes-items-comments
-                    (list (qwen-companion-changes-comments-make-comment
-                           :group id :path path
-                           :root (qwen-companion-changes-items-group-root group)
-                           :source source
-                           :line (buffer-substring-no-properties
-                                  (line-beginning-position) (line-end-position))
-                           :text text)))))
+      (qwen-companion-changes-comments-add
+       (qwen-companion-changes-comments-make-comment
+        :group id :path path
+        :root (qwen-companion-changes-items-group-root group)
+        :source source
+        :line (buffer-substring-no-properties (line-beginning-position) (line-end-position))
+        :text text)))
     (qwen-companion-changes-comments--auto-save)
     (qwen-companion-changes-comments--show-in-file id path)
     (force-mode-line-update)))

@@ -96,13 +96,15 @@ With CHANGES, consider only these.  Return nil if all is undone."
                      (qwen-companion-changes-commit--ask group files 'patch))))
         (user-error "Nothing to make a patch of"))))
 
+;;;###autoload (autoload 'qwen-companion-changes-copy-patch "qwen-companion-changes" nil t)
 (defun qwen-companion-changes-copy-patch ()
   "Copy the hunk, region, file or turn at point as a patch for `git apply'.
 Undone changes are left out."
-  (interactive nil qwen-companion-changes-mode)
-  (let ((patch (decode-coding-string (qwen-companion-changes-commit--patch) 'utf-8-unix)))
-    (kill-new patch)
-    (message "Copied a patch of %d lines" (cl-count ?\n patch))))
+  (interactive)
+  (qwen-companion-changes-items-on-change
+    (let ((patch (decode-coding-string (qwen-companion-changes-commit--patch) 'utf-8-unix)))
+      (kill-new patch)
+      (message "Copied a patch of %d lines" (cl-count ?\n patch)))))
 
 (defun qwen-companion-changes-write-patch (file)
   "Write the hunk, region, file or turn at point as a patch into FILE.

@@ -129,6 +129,19 @@ The cdr is a list of files, or a string, the reason for having none.")
 (defvar qwen-companion-changes-items-drawn-hook nil
   "Hook run when items have been drawn, in the buffer of changes.")
 
+;;; Where commands act
+
+(defvar qwen-companion-changes-items-file-function nil
+  "Function that calls its argument with point on the hunk at point in a file.")
+
+(defmacro qwen-companion-changes-items-on-change (&rest body)
+  "Evaluate BODY with point on a change, and return its value.
+In a file, that is the agent's hunk at point, in a hidden buffer."
+  (declare (indent 0) (debug t))
+  `(if (derived-mode-p 'qwen-companion-changes-mode)
+       (progn ,@body)
+     (funcall qwen-companion-changes-items-file-function (lambda () ,@body))))
+
 ;;; Selection
 
 (defun qwen-companion-changes-items--scope-of (kind)

@@ -27,17 +27,21 @@
 (require 'qwen-companion-undo)
 (require 'qwen-companion-untrusted)
 
+;;;###autoload (autoload 'qwen-companion-changes-undo "qwen-companion-changes" nil t)
 (defun qwen-companion-changes-undo ()
   "Undo the hunk at point, the region's lines, the file or the turn.
 Your later changes stay.  For a turn, describe the action and ask first.
 \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-bring-back] brings it back."
-  (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes-undo--act t))
+  (interactive)
+  (qwen-companion-changes-items-on-change
+    (qwen-companion-changes-undo--act t)))
 
+;;;###autoload (autoload 'qwen-companion-changes-bring-back "qwen-companion-changes" nil t)
 (defun qwen-companion-changes-bring-back ()
   "Bring back the hunk at point, the region's lines, the file or the turn."
-  (interactive nil qwen-companion-changes-mode)
-  (qwen-companion-changes-undo--act nil))
+  (interactive)
+  (qwen-companion-changes-items-on-change
+    (qwen-companion-changes-undo--act nil)))
 
 (defun qwen-companion-changes-undo--act (undo)
   "Undo each change at point or in the region; restore it if UNDO is nil."

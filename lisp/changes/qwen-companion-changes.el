@@ -21,8 +21,10 @@
 (require 'qwen-companion-changes-comments)
 (require 'qwen-companion-changes-commit)
 (require 'qwen-companion-changes-file)
+(require 'qwen-companion-changes-here)
 (require 'qwen-companion-changes-items)
 (require 'qwen-companion-changes-merge)
+(require 'qwen-companion-changes-signs)
 (require 'qwen-companion-changes-undo)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-completion)
@@ -75,23 +77,31 @@
         (push (point) starts)))
     (sort starts #'<)))
 
-(defun qwen-companion-changes-next (&optional count)
-  "Go to the next turn, file or hunk, or forward by COUNT of them."
-  (interactive "p" qwen-companion-changes-mode)
-  (let ((count (or count 1)))
-    (dotimes (_ (abs count))
-      (goto-char
-       (or (if (> count 0)
-               (cl-find-if (lambda (start) (> start (point)))
-                           (qwen-companion-changes--starts))
-             (cl-find-if (lambda (start) (< start (point)))
-                         (reverse (qwen-companion-changes--starts))))
-           (user-error "No more items %s"
-                       (if (> count 0) "below" "above")))))))
+(defun qwen-companion-changes--go-forward (count)
+  "Go to the COUNTth turn, file or hunk from point."
+  (dotimes (_ (abs count))
+    (goto-char
+     (or (if (> count 0)
+             (cl-find-if (lambda (start) (> start (point)))
+                         (qwen-companion-changes--starts))
+           (cl-find-if (lambda (start) (< start (point)))
+                       (reverse (qwen-companion-changes--starts))))
+         (user-error "No more items %s"
+                     (if (> count 0) "below" "above"))))))
 
+;;;###autoload
+(defun qwen-companion-changes-next (&optional count)
+  "Go to the next turn, file or hunk, or forward by COUNT of them.
+In a file, go to the next unseen change of an agent, there or in another."
+  (interactive "p")
+  (if (derived-mode-p 'qwen-companion-changes-mode)
+      (qwen-companion-changes--go-forward (or count 1))
+    (qwen-companion-changes-here-next (or count 1))))
+
+;;;###autoload
 (defun qwen-companion-changes-previous (&optional count)
-  "Go to the previous turn, file or hunk, or back by COUNT of them."
-  (interactive "p" qwen-companion-changes-mode)
+  "Go to the previous turn, file, hunk or unseen change, or back by COUNT."
+  (interactive "p")
   (qwen-companion-changes-next (- (or count 1))))
 
 (defun qwen-companion-changes-toggle-fold ()
@@ -278,32 +288,34 @@ That is the last plan approved in its conversation before the turn ended."
 
 ;;; Seen
 
+;;;###autoload
 (defun qwen-companion-changes-mark-seen (&optional unseen)
   "Mark the hunk, file or turn at point as seen and go on to the next.
 It stays visible until the buffer is opened again.  With a prefix argument
 UNSEEN, mark it as not seen."
-  (interactive "P" qwen-companion-changes-mode)
-  (let* ((group (qwen-companion-changes-items-group-at-point))
-         (path (qwen-companion-changes-items-path-at-point))
-         (hunk (qwen-companion-hunks-view-hunk-at (point)))
-         (view (and hunk (qwen-companion-changes-items-current-view
-                          (qwen-companion-changes-items-view-at-point))))
-         (keys (and hunk
-                    (mapcar (apply-partially #'qwen-companion-changes-file-key view)
-                            (qwen-companion-hunks-hunk-changes hunk)))))
-    (dolist (turn (qwen-companion-changes--turns-of group path))
-      (qwen-companion-backend-call
-       'journal-seen (list :turn turn :path path :hunks keys :seen (not unseen))))
-    (if unseen
-        (message "Marked as not seen")
-      (message "Seen")
-      (ignore-error user-error
-        (qwen-companion-changes--skip-item group path hunk)))))
+  (interactive "P")
+  (qwen-companion-changes-items-on-change
+    (let* ((group (qwen-companion-changes-items-group-at-point))
+           (path (qwen-companion-changes-items-path-at-point))
+           (hunk (qwen-companion-hunks-view-hunk-at (point)))
+           (view (and hunk (qwen-companion-changes-items-current-view
+                            (qwen-companion-changes-items-view-at-point))))
+           (keys (and hunk
+                      (mapcar (apply-partially #'qwen-companion-changes-file-key view)
+                              (qwen-companion-hunks-hunk-changes hunk)))))
+      (dolist (turn (qwen-companion-changes--turns-of group path))
+        (qwen-companion-backend-call
+         'journal-seen (list :turn turn :path path :hunks keys :seen (not unseen))))
+      (if unseen
+          (message "Marked as not seen")
+        (message "Seen")
+        (ignore-error user-error
+          (qwen-companion-changes--skip-item group path hunk))))))
 
 (defun qwen-companion-changes--skip-item (group path hunk)
   "Move point to the next item after PATH of GROUP, or after its HUNK."
   (cond
-   (hunk (qwen-companion-changes-next))
+   (hunk (qwen-companion-changes--go-forward 1))
    (t
     (let* ((key (if path
                     (qwen-companion-changes-items-file-key group path)
@@ -328,68 +340,72 @@ PATH nil stands for any file."
 
 ;;; Comparing and copying
 
+;;;###autoload
 (defun qwen-companion-changes-ediff ()
   "Compare the file at point with its text before the turn, in Ediff."
-  (interactive nil qwen-companion-changes-mode)
-  (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
-               (step (qwen-companion-changes-undo-step group path)))
-    (when (qwen-companion-undo-step-binary step)
-      (user-error "%s is a binary file" (qwen-companion-untrusted-path path)))
-    (unless (file-exists-p path)
-      (qwen-companion-header-error "%s no longer exists; \\[qwen-companion-changes-undo] undoes a deletion"
-                                   (qwen-companion-untrusted-path path)))
-    (let* ((current (find-file-noselect path))
-           (before (qwen-companion-compare-side
-                    path "before"
-                    (decode-coding-string
-                     (or (qwen-companion-undo-step-target step) "")
-                     (or (buffer-local-value 'buffer-file-coding-system current) 'utf-8)))))
-      (condition-case err
-          (qwen-companion-compare-sides before current (list before))
-        (error (user-error "Ediff cannot compare them: %s" (error-message-string err)))))))
+  (interactive)
+  (qwen-companion-changes-items-on-change
+    (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
+                 (step (qwen-companion-changes-undo-step group path)))
+      (when (qwen-companion-undo-step-binary step)
+        (user-error "%s is a binary file" (qwen-companion-untrusted-path path)))
+      (unless (file-exists-p path)
+        (qwen-companion-header-error "%s no longer exists; \\[qwen-companion-changes-undo] undoes a deletion"
+                                     (qwen-companion-untrusted-path path)))
+      (let* ((current (find-file-noselect path))
+             (before (qwen-companion-compare-side
+                      path "before"
+                      (decode-coding-string
+                       (or (qwen-companion-undo-step-target step) "")
+                       (or (buffer-local-value 'buffer-file-coding-system current) 'utf-8)))))
+        (condition-case err
+            (qwen-companion-compare-sides before current (list before))
+          (error (user-error "Ediff cannot compare them: %s" (error-message-string err))))))))
 
+;;;###autoload
 (defun qwen-companion-changes-compare-with-proposal ()
   "Show how the file at point, as written, differs from the CLI's proposal."
-  (interactive nil qwen-companion-changes-mode)
-  (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
-               (turn (or (qwen-companion-journal-turn
-                          (plist-get (qwen-companion-changes-items-group-part group) :turn))
-                         (qwen-companion-header-error
-                          "This view has no proposals; \\[qwen-companion-changes-show-turns] shows the turns")))
-               (proposed (or (qwen-companion-journal-proposed-text path turn)
-                             (user-error "No proposal for %s is known in this turn"
-                                         (qwen-companion-untrusted-path path))))
-               (step (qwen-companion-changes-undo-step group path))
-               (written (qwen-companion-disk-unix-text
-                         (decode-coding-string (or (qwen-companion-undo-step-base step) "")
-                                               'utf-8))))
-    (if (equal (qwen-companion-disk-unix-text proposed) written)
-        (message "%s was written as proposed" (qwen-companion-untrusted-path path))
-      (qwen-companion-compare-run
-       (qwen-companion-disk-unix-text proposed) written
-       '("proposed" "written")
-       (lambda (output)
-         (display-buffer (qwen-companion-compare-make-buffer path output)))))))
+  (interactive)
+  (qwen-companion-changes-items-on-change
+    (pcase-let* ((`(,group . ,path) (qwen-companion-changes-items-file-at-point))
+                 (turn (or (qwen-companion-journal-turn
+                            (plist-get (qwen-companion-changes-items-group-part group) :turn))
+                           (qwen-companion-header-error
+                            "This view has no proposals; \\[qwen-companion-changes-show-turns] shows the turns")))
+                 (proposed (or (qwen-companion-journal-proposed-text path turn)
+                               (user-error "No proposal for %s is known in this turn"
+                                           (qwen-companion-untrusted-path path))))
+                 (step (qwen-companion-changes-undo-step group path))
+                 (written (qwen-companion-disk-unix-text
+                           (decode-coding-string (or (qwen-companion-undo-step-base step) "")
+                                                 'utf-8))))
+      (if (equal (qwen-companion-disk-unix-text proposed) written)
+          (message "%s was written as proposed" (qwen-companion-untrusted-path path))
+        (qwen-companion-compare-run
+         (qwen-companion-disk-unix-text proposed) written
+         '("proposed" "written")
+         (lambda (output)
+           (display-buffer (qwen-companion-compare-make-buffer path output))))))))
 
 ;;; The mode
 
 (qwen-companion-header-define-keys qwen-companion-changes-mode "Changes"
-  ("n" qwen-companion-changes-next nil)
-  ("p" qwen-companion-changes-previous nil)
-  ("TAB" qwen-companion-changes-toggle-fold "Fold or Unfold" "fold")
+  (next qwen-companion-changes-next nil)
+  (previous qwen-companion-changes-previous nil)
+  (fold qwen-companion-changes-toggle-fold "Fold or Unfold")
   ("m" qwen-companion-changes-merge "Merge from the Worktree" "merge"
    :if (qwen-companion-changes-items-difference-p))
-  ("k" qwen-companion-changes-undo "Undo Hunk, Region, File or Turn" "undo"
-   :if (not (qwen-companion-changes-items-difference-p)))
+  (end qwen-companion-changes-undo "Undo Hunk, Region, File or Turn" "undo"
+   :if (not (qwen-companion-changes-items-difference-p)) :embark t)
   ("u" qwen-companion-changes-bring-back "Bring It Back" "bring back"
-   :if (not (qwen-companion-changes-items-difference-p)))
+   :if (not (qwen-companion-changes-items-difference-p)) :embark t)
   ("s" qwen-companion-changes-mark-seen "Mark as Seen" "seen"
-   :if (not (qwen-companion-changes-items-difference-p)))
-  ("c" qwen-companion-changes-comment "Comment on the Line" "comment")
+   :if (not (qwen-companion-changes-items-difference-p)) :embark t)
+  ("c" qwen-companion-changes-comment "Comment on the Line" "comment" :embark t)
   ("C-c C-c" qwen-companion-changes-send-comments "Send the Comments"
    :if qwen-companion-changes-items-comments)
-  ("RET" qwen-companion-changes-visit "Visit the Line" "file")
-  ("." qwen-companion-changes-describe "Describe the Hunk in Words")
+  (visit qwen-companion-changes-visit "Visit the Line" "file" :embark t)
+  ("." qwen-companion-changes-describe "Describe the Hunk in Words" :embark t)
   "---"
   ("R" qwen-companion-rewind-turn "Rewind to Before the Turn")
   (nil (qwen-companion-rewind-turn 'files) "Rewind Only the Files")
@@ -399,9 +415,9 @@ PATH nil stands for any file."
   (nil (let ((current-prefix-arg '(4))) (call-interactively #'qwen-companion-fork))
        "Go On from the Turn in a Worktree")
   "---"
-  ("e" qwen-companion-changes-ediff "Ediff with the Text Before")
+  ("e" qwen-companion-changes-ediff "Ediff with the Text Before" :embark t)
   ("=" qwen-companion-changes-compare-with-proposal "Compare with the Proposal")
-  ("w" qwen-companion-changes-copy-patch "Copy as Patch")
+  (copy qwen-companion-changes-copy-patch "Copy as Patch" :embark t)
   ("W" qwen-companion-changes-write-patch "Write a Patch...")
   ("C" qwen-companion-changes-commit "Commit...")
   ("+" qwen-companion-changes-more-context nil)
@@ -425,7 +441,7 @@ PATH nil stands for any file."
     :style toggle :selected qwen-companion-changes-items-all)
    ("v o" qwen-companion-changes-toggle-client "One CLI Only"
     :style toggle :selected qwen-companion-changes-items-client))
-  ("?" qwen-companion-header-help nil "keys")
+  (help qwen-companion-header-help nil)
   ([mouse-2] qwen-companion-changes-visit-clicked nil))
 
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
@@ -506,16 +522,63 @@ none.  The buffer is killed afterwards."
       (when (buffer-live-p buffer)
         (kill-buffer buffer)))))
 
-(defun qwen-companion-changes-note-comment (root path line text comment)
-  "Add COMMENT on LINE, with the text TEXT, of the file PATH below ROOT.
-It is sent with the others."
-  (with-current-buffer (qwen-companion-changes--open)
-    (setq qwen-companion-changes-items-comments
-          (append qwen-companion-changes-items-comments
-                  (list (qwen-companion-changes-comments-make-comment
-                         :path path :root root :source (cons 'file (cons line line))
-                         :line text :text comment))))
-    (force-mode-line-update)))
+(defun qwen-companion-changes--call-in-file (function)
+  "Call FUNCTION on the agent's hunk at point in a file.
+Point is on the hunk in a hidden buffer of this mode then."
+  (qwen-companion-changes-call-at
+   (qwen-companion-changes-here-turn)
+   (qwen-companion-changes-signs-path (current-buffer))
+   (line-number-at-pos nil t)
+   function))
+
+(setq qwen-companion-changes-items-file-function #'qwen-companion-changes--call-in-file)
+
+(defun qwen-companion-changes--comment-in-file ()
+  "Note a comment on the line at point in a file, to be sent with the others."
+  (let* ((turn (qwen-companion-journal-turn (qwen-companion-changes-here-turn)))
+         (path (qwen-companion-changes-signs-path (current-buffer)))
+         (line (line-number-at-pos nil t))
+         (text (concat " " (buffer-substring-no-properties (line-beginning-position)
+                                                           (line-end-position))))
+         (comment (qwen-companion-changes-comments-read path line)))
+    (unless (string-empty-p comment)
+      (with-current-buffer (qwen-companion-changes--open)
+        (qwen-companion-changes-comments-add
+         (qwen-companion-changes-comments-make-comment
+          :path path :root (qwen-companion-turn-root turn)
+          :source (cons 'file (cons line line))
+          :line text :text comment)))
+      (message "%s"
+               (qwen-companion-header-text
+                "Noted; \\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] in \\[qwen-companion-changes] sends it")))))
+
+;;;###autoload
+(defun qwen-companion-changes-comment ()
+  "Note a comment on the line at point; with an empty one, remove it.
+\\<qwen-companion-changes-mode-map>\\[qwen-companion-changes-send-comments] in \\[qwen-companion-changes] sends all comments to the CLI."
+  (interactive)
+  (if (derived-mode-p 'qwen-companion-changes-mode)
+      (qwen-companion-changes-comments-comment)
+    (qwen-companion-changes--comment-in-file)))
+
+;;;###autoload (autoload 'qwen-companion-changes-command-map "qwen-companion-changes" nil nil 'keymap)
+(defvar qwen-companion-changes-command-map
+  (qwen-companion-buffers-keymap
+   "n" #'qwen-companion-changes-next
+   "p" #'qwen-companion-changes-previous
+   "k" #'qwen-companion-changes-undo
+   "u" #'qwen-companion-changes-bring-back
+   "s" #'qwen-companion-changes-mark-seen
+   "e" #'qwen-companion-changes-ediff
+   "c" #'qwen-companion-changes-comment
+   "w" #'qwen-companion-changes-copy-patch
+   "=" #'qwen-companion-changes-compare-with-proposal)
+  "Keymap of commands on agents' changes in the file itself.
+Bind it to a key of your own.  With `repeat-mode' on, its keys work by
+themselves after one of its commands.")
+(fset 'qwen-companion-changes-command-map qwen-companion-changes-command-map)
+(map-keymap (lambda (_ command) (put command 'repeat-map 'qwen-companion-changes-command-map))
+            qwen-companion-changes-command-map)
 
 ;;; Opening
 

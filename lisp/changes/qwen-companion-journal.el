@@ -242,6 +242,11 @@ If ON is nil, stop for WATCHER."
           (qwen-companion-journal--forget-turns))
         (qwen-companion-backend-call 'journal-watch (list :on now))))))
 
+(defun qwen-companion-journal-watch-while-live (watcher)
+  "Keep each turn up to date for WATCHER until the current buffer is killed."
+  (qwen-companion-journal-watch watcher t)
+  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch watcher nil)) nil t))
+
 (defun qwen-companion-journal-call-with-turns (function)
   "Call FUNCTION with each turn of the journal loaded.
 Signal a `user-error' while the companion is off."

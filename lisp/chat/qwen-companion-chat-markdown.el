@@ -26,7 +26,6 @@
 (require 'qwen-companion-chat-blocks)
 (require 'qwen-companion-chat-inline)
 (require 'qwen-companion-chat-places)
-(require 'qwen-companion-spool)
 (require 'qwen-companion-untrusted)
 
 (defface qwen-companion-chat-code
@@ -485,7 +484,7 @@ Return nil if the user's input has interrupted that; try again then."
     (or (not name)
         (>= (- end start) qwen-companion-chat-markdown--code-limit)
         ;; Load the mode without interruption: half of it would be useless.
-        (not (qwen-companion-spool-without-collecting
+        (not (qwen-companion-buffers-without-collecting
                (qwen-companion-untrusted-major-mode name)))
         (not (eq t (qwen-companion-untrusted-until-input
                        (qwen-companion-chat-markdown--colour-as name start end)

@@ -229,42 +229,35 @@ Do not send it."
     (insert "\n"))
   (insert text))
 
-(defun qwen-companion-chat-send--require-text (start end)
-  "Signal a `user-error' when START and END are the same."
-  (when (= start end)
-    (user-error "No text to send")))
-
 ;;;###autoload
-(defun qwen-companion-chat-send-region (start end)
-  "Insert the region, from START to END, into the prompt of a chat.
-Quote it with its file and lines, as it is in the buffer, saved or not.
-The chat is the one used last; with a prefix argument, choose."
-  (interactive "r")
-  (qwen-companion-chat-send--require-text start end)
-  (qwen-companion-chat-send--insert
-   (qwen-companion-quote-region start end (qwen-companion-chat-send--workspace))))
-
-;;;###autoload
-(defun qwen-companion-chat-send-buffer ()
-  "Insert the text of the current buffer into the prompt of a chat.
-Quote it as it is in the buffer, saved or not.  The chat is the one used
-last; with a prefix argument, choose."
-  (interactive)
+(defun qwen-companion-chat-send-region (&optional start end)
+  "Insert the region, else the whole buffer, into the prompt of a chat.
+Quote it, from START to END, with its file and lines, as it is in the
+buffer, saved or not.  The chat is the one used last; with a prefix
+argument, choose."
+  (interactive (and (use-region-p) (list (region-beginning) (region-end))))
   (when (derived-mode-p 'qwen-companion-chat-mode)
     (user-error "This is a chat; go to the buffer to send"))
   (save-restriction
-    (widen)
-    (qwen-companion-chat-send--require-text (point-min) (point-max))
-    (qwen-companion-chat-send--insert
-     (qwen-companion-quote-code-block
-      (concat (qwen-companion-quote-title (qwen-companion-chat-send--workspace))
-              (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
-      (point-min) (point-max)))))
+    (unless start
+      (widen))
+    (when (= (or start (point-min)) (or end (point-max)))
+      (user-error "No text to send"))
+    (let ((workspace (qwen-companion-chat-send--workspace)))
+      ;; Sent again, the whole buffer is meant.
+      (deactivate-mark)
+      (qwen-companion-chat-send--insert
+       (if start
+           (qwen-companion-quote-region start end workspace)
+         (qwen-companion-quote-code-block
+          (concat (qwen-companion-quote-title workspace)
+                  (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
+          (point-min) (point-max)))))))
 
 (defun qwen-companion-chat-send--require-local (files)
   "Signal a `user-error' when one of FILES is on another machine."
   (when-let* ((remote (cl-find-if #'file-remote-p files)))
-    (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-buffer"
+    (user-error "%s is on another machine; send its text with M-x qwen-companion-chat-send-region"
                 (qwen-companion-untrusted-text remote))))
 
 (defun qwen-companion-chat-send--insert-files (files)
@@ -274,34 +267,27 @@ Show a message about those that the daemon will not read."
    (concat (mapconcat #'qwen-companion-chat-send--reference files " ") " "))
   (when-let* ((unread (and (qwen-companion-daemon-workspace)
                            (cl-remove-if #'qwen-companion-chat-send--readable-p files))))
-    (message "Outside of the daemon's workspace, so only the name is sent: %s; M-x qwen-companion-chat-send-buffer sends the text"
+    (message "Outside of the daemon's workspace, so only the name is sent: %s; M-x qwen-companion-chat-send-region sends the text"
              (mapconcat #'qwen-companion-untrusted-text unread ", "))))
 
 ;;;###autoload
-(defun qwen-companion-chat-send-file (file)
-  "Insert a reference to FILE, by default this one, into a chat's prompt.
-The daemon reads the file, from its own disk, when the prompt is sent.
-In a buffer without a file, ask for one.  The chat is the one used last;
-with a prefix argument, choose."
-  (interactive (list (or (buffer-file-name)
-                         (read-file-name "Send file: " nil nil t))))
-  (qwen-companion-chat-send--require-local (list file))
-  (when-let* ((buffer (find-buffer-visiting file)))
-    (when (buffer-modified-p buffer)
-      (message "%s has unsaved text; the daemon will read the file on disk" buffer)))
-  (qwen-companion-chat-send--insert-files (list file)))
-
-;;;###autoload
-(defun qwen-companion-chat-send-marked ()
-  "Insert references to the files marked in Dired into the prompt of a chat.
-The daemon reads them, from its own disk, when the prompt is sent.  The
-chat is the one used last; a prefix argument is Dired's."
-  (interactive)
-  (unless (derived-mode-p 'dired-mode)
-    (user-error "Not in a Dired buffer"))
-  (let ((files (dired-get-marked-files nil current-prefix-arg nil nil t))
-        (current-prefix-arg nil))
+(defun qwen-companion-chat-send-file (files)
+  "Insert references to FILES, by default this one, into a chat's prompt.
+In Dired, these are the marked ones; in a buffer without a file, ask.  The
+daemon reads them, from its own disk, when the prompt is sent.  The chat
+is the one used last; with a prefix argument, which is Dired's there,
+choose."
+  (interactive (list (cond ((derived-mode-p 'dired-mode)
+                            (dired-get-marked-files nil current-prefix-arg nil nil t))
+                           ((buffer-file-name) (list (buffer-file-name)))
+                           (t (list (read-file-name "Send file: " nil nil t))))))
+  (let ((files (ensure-list files))
+        (current-prefix-arg (and (not (derived-mode-p 'dired-mode)) current-prefix-arg)))
     (qwen-companion-chat-send--require-local files)
+    (dolist (file files)
+      (when-let* ((buffer (find-buffer-visiting file))
+                  ((buffer-modified-p buffer)))
+        (message "%s has unsaved text; the daemon will read the file on disk" buffer)))
     (qwen-companion-chat-send--insert-files files)))
 
 ;;; Problems

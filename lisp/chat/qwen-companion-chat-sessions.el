@@ -17,16 +17,13 @@
 
 (require 'cl-lib)
 (require 'subr-x)
-(require 'tabulated-list)
-(require 'qwen-companion-buffers)
 (require 'qwen-companion-chat)
 (require 'qwen-companion-completion)
 (require 'qwen-companion-daemon)
 (require 'qwen-companion-daemon-messages)
-(require 'qwen-companion-header)
+(require 'qwen-companion-list)
+(require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
-
-(defconst qwen-companion-chat-sessions--buffer-name "*qwen-companion chats*")
 
 (defvar qwen-companion-chat-sessions--listed nil
   "The sessions in the latest `daemon-sessions' report.")
@@ -156,32 +153,20 @@ This is newer than the list."
   (< (string-to-number (aref (cadr a) 3))
      (string-to-number (aref (cadr b) 3))))
 
-(defun qwen-companion-chat-sessions--entries ()
-  "Return the entries of the list."
-  (or (mapcar #'qwen-companion-chat-sessions--entry
-              (qwen-companion-chat-sessions--all))
-      (list (list nil
-                  (vector ""
-                          (if (eq (qwen-companion-daemon-state) 'connected)
-                              "No session yet"
-                            (format "Not connected to a daemon (%s)"
-                                    (qwen-companion-daemon-state)))
-                          "" "" "")))))
+(defun qwen-companion-chat-sessions--empty ()
+  "Return why the list has no session."
+  (if (eq (qwen-companion-daemon-state) 'connected)
+      "No session yet"
+    (format "Not connected to a daemon (%s)" (qwen-companion-daemon-state))))
 
 (defun qwen-companion-chat-sessions--refresh ()
-  "Print the list again, if it exists; point stays on its session."
-  (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
-    (if-let* ((window (get-buffer-window buffer t)))
-        ;; Select its window, so that its point stays on its line.
-        (with-selected-window window
-          (qwen-companion-header-print-list))
-      (with-current-buffer buffer
-        (qwen-companion-header-print-list)))))
+  "Update the list if it is in a window; point stays on its session."
+  (qwen-companion-list-with-buffer 'qwen-companion-chats-mode
+    (qwen-companion-timers-update-visible)))
 
 (defun qwen-companion-chat-sessions--at-point ()
   "Return the id of the session at point."
-  (or (tabulated-list-get-id)
-      (user-error "No session on this line")))
+  (qwen-companion-daemon-listed-id (qwen-companion-list-at-point)))
 
 (defun qwen-companion-chat-sessions-open ()
   "Go to the chat of the session at point; create it if necessary."
@@ -223,7 +208,7 @@ Its chat stays."
   "End the session at point for all its clients."
   (interactive nil qwen-companion-chats-mode)
   (let ((id (qwen-companion-chat-sessions--at-point)))
-    (when (qwen-companion-chat-sessions--ended-p (qwen-companion-chat-sessions--find id))
+    (when (qwen-companion-chat-sessions--ended-p (qwen-companion-list-row))
       (user-error "This session has already ended"))
     (when (y-or-n-p "End this session for all its clients? ")
       (qwen-companion-chat-sessions--close id t))))
@@ -233,46 +218,33 @@ Its chat stays."
   (interactive nil qwen-companion-chats-mode)
   (qwen-companion-chat t))
 
-(defun qwen-companion-chat-sessions--row ()
-  "Return the session on the line at point, or nil."
-  (qwen-companion-chat-sessions--find (tabulated-list-get-id)))
+(defun qwen-companion-chat-sessions--set-up ()
+  "Handle reports while the current buffer is live."
+  (qwen-companion-chat-sessions--watch)
+  (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t))
 
-(qwen-companion-header-define-keys qwen-companion-chats-mode "Chats"
-  ("RET" qwen-companion-chat-sessions-open "Open" "open"
-   :if (qwen-companion-chat-sessions--row))
-  ([mouse-2] qwen-companion-header-click nil)
-  ("+" qwen-companion-chat-sessions-new "New" "new")
-  ("k" qwen-companion-chat-sessions-leave "Leave" "leave"
-   :if (qwen-companion-chat-buffer (tabulated-list-get-id)))
-  ("D" qwen-companion-chat-sessions-finish "End for All Clients" "end"
-   :if (when-let* ((session (qwen-companion-chat-sessions--row)))
-         (not (qwen-companion-chat-sessions--ended-p session))))
-  "---"
-  ("g" revert-buffer "Ask the Daemon Anew" "refresh")
-  ("?" qwen-companion-header-help nil "keys"))
-
-(defun qwen-companion-chat-sessions--heading ()
-  "Return the name and parts of the header line of the list."
-  (let ((count (length (qwen-companion-chat-sessions--all))))
-    (list (format "%d chat%s" count (if (= count 1) "" "s")))))
-
-(define-derived-mode qwen-companion-chats-mode tabulated-list-mode "Chats"
+(qwen-companion-list-define qwen-companion-chats-mode "Chats"
   "Major mode of the list of the sessions of `qwen serve'.
 A star marks those that have a chat in this Emacs.
-Info node `(qwen-companion)Sessions' is about it.
-
-\\{qwen-companion-chats-mode-map}"
-  :interactive nil
-  (setq tabulated-list-format
-        [("" 1 t) ("Title" 40 t) ("Changed" 16 t)
-         ("Clients" 7 qwen-companion-chat-sessions--fewer-p :right-align t)
-         ("State" 0 t)]
-        tabulated-list-entries #'qwen-companion-chat-sessions--entries
-        tabulated-list-padding 1)
-  (qwen-companion-header-set-up-list #'qwen-companion-chat-sessions--heading)
-  (add-hook 'tabulated-list-revert-hook #'qwen-companion-chat-sessions--request-list nil t)
-  (add-hook 'kill-buffer-hook #'qwen-companion-chat-sessions--unwatch nil t)
-  (qwen-companion-chat-sessions--watch))
+Info node `(qwen-companion)Sessions' is about it."
+  (:buffer "*qwen-companion chats*"
+   :thing "chat"
+   :columns [("" 1 t) ("Title" 40 t) ("Changed" 16 t)
+             ("Clients" 7 qwen-companion-chat-sessions--fewer-p :right-align t)
+             ("State" 0 t)]
+   :rows #'qwen-companion-chat-sessions--all
+   :entry #'qwen-companion-chat-sessions--entry
+   :find #'qwen-companion-chat-sessions--find
+   :empty #'qwen-companion-chat-sessions--empty
+   :load (lambda (by-user) (when by-user (qwen-companion-chat-sessions--request-list)))
+   :set-up #'qwen-companion-chat-sessions--set-up)
+  (visit qwen-companion-chat-sessions-open "Open" "open" :if (qwen-companion-list-row))
+  ("+" qwen-companion-chat-sessions-new "New" "new")
+  (end qwen-companion-chat-sessions-leave "Leave" "leave"
+   :if (qwen-companion-chat-buffer (tabulated-list-get-id)))
+  ("D" qwen-companion-chat-sessions-finish "End for All Clients" "end"
+   :if (when-let* ((session (qwen-companion-list-row)))
+         (not (qwen-companion-chat-sessions--ended-p session)))))
 
 ;;;###autoload
 (defun qwen-companion-chats ()
@@ -285,9 +257,7 @@ ended or is dead; it is loaded again then.
 \\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks
 the daemon anew."
   (interactive)
-  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-chat-sessions--buffer-name
-                                                 #'qwen-companion-chats-mode))
-  (revert-buffer))
+  (qwen-companion-list-open 'qwen-companion-chats-mode))
 
 ;;; Choosing by title
 

@@ -184,7 +184,7 @@ SOURCE is a buffer with the new text."
         (buffer-file-truename nil))
     (undo-boundary)
     ;; Undo keeps the objects made here.
-    (qwen-companion-spool-without-collecting
+    (qwen-companion-buffers-without-collecting
       (atomic-change-group
         ;; Undoing restores the current position of point; and with an empty
         ;; list `combine-change-calls' fails.

@@ -19,34 +19,18 @@
 (defvar embark-keymap-alist)
 (defvar embark-target-injection-hooks)
 
-(defconst qwen-companion-embark--actions
-  '((qwen-companion-session
-     ("RET" . qwen-companion-session-list-visit)
-     ("r" . qwen-companion-session-list-review)
-     ("c" . qwen-companion-session-list-changes)
-     ("s" . qwen-companion-session-list-prompt)
-     ("t" . qwen-companion-session-list-retry)
-     ("b" . qwen-companion-session-list-bring-home)
-     ("k" . qwen-companion-session-list-end))
-    (qwen-companion-proposal
-     ("RET" . qwen-companion-diff-open)
-     ("a" . qwen-companion-diff-accept)
-     ("k" . qwen-companion-diff-reject))
-    (qwen-companion-change
-     ("RET" . qwen-companion-changes-visit)
-     ("." . qwen-companion-changes-describe)
-     ("k" . qwen-companion-changes-undo)
-     ("u" . qwen-companion-changes-bring-back)
-     ("s" . qwen-companion-changes-mark-seen)
-     ("c" . qwen-companion-changes-comment)
-     ("e" . qwen-companion-changes-ediff)
-     ("w" . qwen-companion-changes-copy-patch)))
-  "The actions on each type of target: (TYPE (KEY . COMMAND)...).")
+(defconst qwen-companion-embark--modes
+  '((qwen-companion-session . qwen-companion-sessions-mode)
+    (qwen-companion-proposal . qwen-companion-diffs-mode)
+    (qwen-companion-change . qwen-companion-changes-mode))
+  "The types of targets, each with the mode whose keys are its actions.")
 
 (defun qwen-companion-embark-add-keymaps ()
   "Add our actions to those of Embark, once."
-  (pcase-dolist (`(,type . ,actions) qwen-companion-embark--actions)
-    (unless (assq type embark-keymap-alist)
+  (pcase-dolist (`(,type . ,mode) qwen-companion-embark--modes)
+    (when-let* (((not (assq type embark-keymap-alist)))
+                ;; There are none before the mode is loaded.
+                (actions (get mode 'qwen-companion-header-actions)))
       (push (cons type (qwen-companion-embark--keymap type actions)) embark-keymap-alist)
       (pcase-dolist (`(,_ . ,command) actions)
         (push (list command #'qwen-companion-embark--answer-no-question)

@@ -356,8 +356,8 @@ Its output goes to a buffer of its own."
   (message "Copied the report (without secrets and contents of files)"))
 
 (qwen-companion-header-define-keys qwen-companion-doctor-mode nil
-  ("g" revert-buffer nil "again")
-  ("w" qwen-companion-doctor-copy nil "copy")
+  (refresh revert-buffer nil "again")
+  (copy qwen-companion-doctor-copy nil "copy")
   ("TAB" forward-button nil "next remedy"))
 
 (define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"

@@ -739,16 +739,16 @@ file that you have hidden or shown, apply the rules again."
 ;;; The buffer
 
 (qwen-companion-header-define-keys qwen-companion-inspector-mode "CLI-Context"
-  ("RET" qwen-companion-inspector-visit "Go to the File or Terminal" "go to")
+  (visit qwen-companion-inspector-visit "Go to the File or Terminal" "go to")
   ([mouse-2] qwen-companion-header-click nil)
-  ("TAB" qwen-companion-inspector-toggle-fold "Fold or Unfold" "fold")
-  ("n" qwen-companion-inspector-next nil)
-  ("p" qwen-companion-inspector-previous nil)
+  (fold qwen-companion-inspector-toggle-fold "Fold or Unfold")
+  (next qwen-companion-inspector-next nil)
+  (previous qwen-companion-inspector-previous nil)
   "---"
-  ("t" qwen-companion-inspector-toggle-exclusion "Hide or Show the File" "hide or show")
-  ("w" qwen-companion-inspector-copy-json "Copy the JSON" "copy JSON")
-  ("g" revert-buffer "Refresh" "refresh")
-  ("?" qwen-companion-header-help nil "keys"))
+  (exclude qwen-companion-inspector-toggle-exclusion "Hide or Show the File")
+  (copy qwen-companion-inspector-copy-json "Copy the JSON" "copy JSON")
+  (refresh revert-buffer "Refresh")
+  (help qwen-companion-header-help nil))
 
 (define-derived-mode qwen-companion-inspector-mode special-mode "CLI-Context"
   "Show the latest context of each connected CLI, and the hidden files.

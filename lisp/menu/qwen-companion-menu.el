@@ -322,9 +322,7 @@ The values are from its `:type', a `choice' or a boolean.")
         "--"
         ("E" "Export" qwen-companion-chat-export
          (unless (derived-mode-p 'qwen-companion-chat-mode) "no chat"))
-        ("R" "Send region" qwen-companion-chat-send-region
-         (or (qwen-companion-menu--no-target) (unless (use-region-p) "none")))
-        ("B" "Send buffer" qwen-companion-chat-send-buffer
+        ("B" "Send text" qwen-companion-chat-send-region
          (cond ((qwen-companion-menu--no-target))
                ((derived-mode-p 'qwen-companion-chat-mode) "a chat")
                ((zerop (buffer-size)) "empty")))

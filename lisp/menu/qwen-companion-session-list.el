@@ -15,15 +15,12 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
-(require 'tabulated-list)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-bring-home)
-(require 'qwen-companion-buffers)
-(require 'qwen-companion-completion)
-(require 'qwen-companion-header)
 (require 'qwen-companion-journal)
 (require 'qwen-companion-layer)
+(require 'qwen-companion-list)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-programs)
@@ -31,21 +28,12 @@
 (require 'qwen-companion-registry)
 (require 'qwen-companion-review)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
 
-(defconst qwen-companion-session-list--buffer-name "*qwen-companion sessions*")
-
-(defconst qwen-companion-session-list--row-limit 300
-  "Maximum rows of the list; Emacs needs 0.1 s to draw them.")
-
 (defconst qwen-companion-session-list--delay 0.1
   "Seconds in which changes are collected before a visible list is updated.")
-
-(defconst qwen-companion-session-list--period 5
-  "Seconds between two updates of the times in a visible list.")
 
 (defconst qwen-companion-session-list--quiet 10
   "Seconds of a tool call after which a CLI without hooks probably asks.")
@@ -249,15 +237,23 @@ For a registered CLI that is not connected, return its start."
 
 ;;; The list
 
-(defun qwen-companion-session-list--heading ()
-  "Return the name and parts of the header line of the list."
-  (let* ((sessions (qwen-companion-registry-sessions))
-         (count (length sessions))
-         (waiting (cl-count-if #'qwen-companion-session-list--waiting-p sessions)))
-    `(,(format "%d CLI%s" count (if (= count 1) "" "s"))
-      (nil . ,(and (> waiting 0)
-                   (propertize (format "%d wait%s for you" waiting (if (= waiting 1) "s" ""))
-                               'face 'warning))))))
+(defun qwen-companion-session-list--rows ()
+  "Return the CLIs with those first that wait for the user."
+  (qwen-companion-session-list--waiting-first (qwen-companion-registry-sessions)))
+
+(defun qwen-companion-session-list--remark ()
+  "Return how many CLIs wait for the user, or nil."
+  (let ((waiting (cl-count-if #'qwen-companion-session-list--waiting-p
+                              (qwen-companion-registry-sessions))))
+    (when (> waiting 0)
+      (propertize (format "%d wait%s for you" waiting (if (= waiting 1) "s" ""))
+                  'face 'warning))))
+
+(defun qwen-companion-session-list--empty ()
+  "Return why the list has no CLI."
+  (if (eq 'ready (qwen-companion-state))
+      "No CLI is connected"
+    "The companion is not running"))
 
 (defun qwen-companion-session-list-summary ()
   "Return how many CLIs are connected and how many proposals wait, in words."
@@ -273,61 +269,16 @@ For a registered CLI that is not connected, return its start."
 
 (defun qwen-companion-session-list-refresh (&rest _)
   "Update the list soon if it is visible; point stays on its CLI."
-  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
-    (with-current-buffer buffer
-      (qwen-companion-timers-update-soon qwen-companion-session-list--delay))))
-
-(defun qwen-companion-session-list--revert (by-user &rest _)
-  "Draw the list anew; BY-USER is non-nil when the user asks for that."
-  (qwen-companion-registry-refresh (not by-user))
-  (qwen-companion-spool-without-collecting
-    (qwen-companion-session-list--draw)))
-
-(defun qwen-companion-session-list--draw ()
-  "Draw each row of the list, up to the limit."
-  (let* ((sessions (qwen-companion-session-list--waiting-first
-                    (qwen-companion-registry-sessions)))
-         (more (- (length sessions) qwen-companion-session-list--row-limit)))
-    (setq tabulated-list-entries
-          (append (mapcar #'qwen-companion-session-list--entry
-                          (seq-take sessions qwen-companion-session-list--row-limit))
-                  (and (> more 0)
-                       (qwen-companion-session-list--note (format "%d more" more)))
-                  (unless sessions
-                    (qwen-companion-session-list--note
-                     (if (eq 'ready (qwen-companion-state))
-                         "No CLI is connected"
-                       "The companion is not running")))))
-    (qwen-companion-header-print-list)))
-
-(defun qwen-companion-session-list--note (text)
-  "Return a list with one entry that has TEXT and no CLI."
-  (list (list nil (vector text "" "" "" "" "" "" ""))))
-
-(defun qwen-companion-session-list-close ()
-  "Kill the buffer of the list if there is one."
-  (when-let* ((buffer (get-buffer qwen-companion-session-list--buffer-name)))
-    (kill-buffer buffer)))
-
-(defun qwen-companion-session-list--at-point ()
-  "Return the session or registered CLI on the line at point.
-Signal a `user-error' where there is none."
-  (or (qwen-companion-registry-find (tabulated-list-get-id))
-      (user-error "No CLI on this line")))
+  (qwen-companion-list-with-buffer 'qwen-companion-sessions-mode
+    (qwen-companion-timers-update-soon qwen-companion-session-list--delay)))
 
 (defun qwen-companion-session-list--read (prompt)
   "Return the session at point in the list; elsewhere ask for one with PROMPT."
   (if (derived-mode-p 'qwen-companion-sessions-mode)
-      (qwen-companion-session-list--at-point)
+      (qwen-companion-list-at-point)
     (qwen-companion-layer-read-session
      prompt (or (qwen-companion-registry-sessions)
                 (user-error "No CLI is running")))))
-
-(defun qwen-companion-session-list--targets ()
-  "Return the CLI at point for Embark."
-  (when-let* ((session (qwen-companion-registry-find (tabulated-list-get-id))))
-    `((qwen-companion-session ,(qwen-companion-layer-name session)
-                              ,(line-beginning-position) . ,(line-end-position)))))
 
 (defun qwen-companion-session-list-visit (session)
   "Go to the terminal of SESSION, the CLI at point."
@@ -416,56 +367,48 @@ Do so even if the CLI already waits to repeat it by itself."
    (or (qwen-companion-terminal-session-buffer session)
        (user-error "This CLI is in a terminal outside of Emacs; Ctrl+Y there sends its request again"))))
 
-(defun qwen-companion-session-list--row ()
-  "Return the session or registered CLI on the line at point, or nil."
-  (qwen-companion-registry-find (tabulated-list-get-id)))
-
-(qwen-companion-header-define-keys qwen-companion-sessions-mode "Session"
-  ("RET" qwen-companion-session-list-visit "Go to Its Terminal" "terminal"
-   :if (qwen-companion-session-list--buffer (qwen-companion-session-list--row)))
-  ([mouse-2] qwen-companion-header-click nil)
-  ("r" qwen-companion-session-list-review "Go to Its Review" "review"
-   :if (qwen-companion-session-list--proposals (qwen-companion-session-list--row)))
-  ("t" qwen-companion-session-list-retry "Send Its Failed Request Again" "try again"
-   :if (qwen-companion-session-list--retry-p (qwen-companion-session-list--row)))
-  ("s" qwen-companion-session-list-prompt "Send It a Prompt" "prompt"
-   :if (qwen-companion-session-list--row))
-  ("c" qwen-companion-session-list-changes "What It Has Changed" "changes"
-   :if (qwen-companion-session-list--row))
-  ("b" qwen-companion-session-list-bring-home "Bring It Home" "bring home"
-   :if (let ((session (qwen-companion-session-list--row)))
-         (and (qwen-companion-registry-of session)
-              (not (qwen-companion-session-list--buffer session)))))
-  ("k" qwen-companion-session-list-end "End It" "end"
-   :if (qwen-companion-session-list--row))
-  ("?" qwen-companion-header-help nil "keys"))
-
-(define-derived-mode qwen-companion-sessions-mode tabulated-list-mode "Sessions"
+(qwen-companion-list-define qwen-companion-sessions-mode "Sessions"
   "Major mode of the list of CLIs.
-Info node `(qwen-companion)The list of CLIs' is about it.
-
-\\{qwen-companion-sessions-mode-map}"
-  :interactive nil
-  (setq tabulated-list-format
-        [("CLI" 17 t) ("Project" 10 t) ("State" 18 t)
-         ("Since" 6 qwen-companion-session-list--shorter-p)
-         ("Files" 5 nil :right-align t)
-         ("Tokens" 6 qwen-companion-session-list--more-tokens-p :right-align t)
-         ("Terminal" 22 t) ("Last" 0 t)]
-        tabulated-list-padding 1
-        tabulated-list-printer (lambda (id columns)
-                                 (qwen-companion-buffers-print-entry id columns 1)))
-  (qwen-companion-header-set-up-list #'qwen-companion-session-list--heading 6)
-  (qwen-companion-completion-offer-targets #'qwen-companion-session-list--targets)
-  (setq-local revert-buffer-function #'qwen-companion-session-list--revert)
-  (qwen-companion-buffers-add-hooks
-   '((qwen-companion-proposal-changed-hook . qwen-companion-session-list-refresh)
-     (qwen-companion-journal-changed-functions . qwen-companion-session-list-refresh)
-     (qwen-companion-registry-changed-hook . qwen-companion-session-list-refresh)))
-  (qwen-companion-journal-watch 'sessions t)
-  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
-                                      qwen-companion-session-list--period)
-  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'sessions nil)) nil t))
+Info node `(qwen-companion)The list of CLIs' is about it."
+  (:buffer "*qwen-companion sessions*"
+   :thing "CLI"
+   :columns [("CLI" 17 t) ("Project" 10 t) ("State" 18 t)
+             ("Since" 6 qwen-companion-session-list--shorter-p)
+             ("Files" 5 nil :right-align t)
+             ("Tokens" 6 qwen-companion-session-list--more-tokens-p :right-align t)
+             ("Terminal" 22 t) ("Last" 0 t)]
+   :first-line 6
+   :cut 1
+   :rows #'qwen-companion-session-list--rows
+   :entry #'qwen-companion-session-list--entry
+   :find #'qwen-companion-registry-find
+   :empty #'qwen-companion-session-list--empty
+   :remark #'qwen-companion-session-list--remark
+   :load (lambda (by-user) (qwen-companion-registry-refresh (not by-user)))
+   :category 'qwen-companion-session
+   :name #'qwen-companion-layer-name
+   :period 5
+   :hooks '((qwen-companion-proposal-changed-hook . qwen-companion-session-list-refresh)
+            (qwen-companion-journal-changed-functions . qwen-companion-session-list-refresh)
+            (qwen-companion-registry-changed-hook . qwen-companion-session-list-refresh))
+   :set-up (lambda () (qwen-companion-journal-watch-while-live 'sessions)))
+  ((terminal visit) qwen-companion-session-list-visit "Go to Its Terminal" "terminal"
+   :if (qwen-companion-session-list--buffer (qwen-companion-list-row)) :embark t)
+  (review qwen-companion-session-list-review "Go to Its Review"
+   :if (qwen-companion-session-list--proposals (qwen-companion-list-row)) :embark t)
+  (retry qwen-companion-session-list-retry "Send Its Failed Request Again"
+   :if (qwen-companion-session-list--retry-p (qwen-companion-list-row)) :embark t)
+  (prompt qwen-companion-session-list-prompt "Send It a Prompt"
+   :if (qwen-companion-list-row) :embark t)
+  (difference qwen-companion-session-list-changes "What It Has Changed" "changes"
+   :if (qwen-companion-list-row) :embark t)
+  (adopt qwen-companion-session-list-bring-home "Bring It Home"
+   :if (let ((session (qwen-companion-list-row)))
+         (and (qwen-companion-registry-of session)
+              (not (qwen-companion-session-list--buffer session))))
+   :embark t)
+  (end qwen-companion-session-list-end "End It" "end"
+   :if (qwen-companion-list-row) :embark t))
 
 ;;;###autoload
 (defun qwen-companion-sessions ()
@@ -475,10 +418,7 @@ editor or to none.  The list updates itself.
 \\<qwen-companion-sessions-mode-map>\\[qwen-companion-session-list-visit] goes to the terminal of the CLI at point,
 \\[qwen-companion-session-list-review] to its review, \\[qwen-companion-session-list-end] ends it."
   (interactive)
-  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-session-list--buffer-name
-                                                 #'qwen-companion-sessions-mode))
-  (qwen-companion-registry-refresh)
-  (qwen-companion-timers-update-visible))
+  (qwen-companion-list-open 'qwen-companion-sessions-mode))
 
 ;;; Going to one
 
@@ -494,8 +434,7 @@ editor or to none.  The list updates itself.
 (defun qwen-companion-session-list--waiting ()
   "Return the CLIs that wait for the user, longest first."
   (seq-take-while #'qwen-companion-session-list--waiting-p
-                  (qwen-companion-session-list--waiting-first
-                   (qwen-companion-registry-sessions))))
+                  (qwen-companion-session-list--rows)))
 
 (defun qwen-companion-session-list-help (&rest _)
   "Return the CLIs that wait for the user, longest first, and the states of all.

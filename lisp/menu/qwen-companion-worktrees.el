@@ -15,7 +15,6 @@
 (require 'cl-lib)
 (require 'seq)
 (require 'subr-x)
-(require 'tabulated-list)
 (require 'qwen-companion-ask)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
@@ -23,6 +22,7 @@
 (require 'qwen-companion-changes-merge)
 (require 'qwen-companion-header)
 (require 'qwen-companion-journal)
+(require 'qwen-companion-list)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
@@ -30,8 +30,6 @@
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
-
-(defconst qwen-companion-worktrees--buffer-name "*qwen-companion worktrees*")
 
 (defconst qwen-companion-worktrees--period 5
   "Seconds between two updates of the states and names in a visible list.")
@@ -117,28 +115,16 @@ With ALL non-nil, request known data again, as it may be outdated."
                     (if (equal path (qwen-companion-worktree-path old)) tree old))
                   qwen-companion-worktrees--trees))))
 
-(defvar qwen-companion-worktrees--computed nil
-  "Cache of the update under way, a hash table; nil without one.")
-
-(defun qwen-companion-worktrees--once (key function)
-  "Return the value of FUNCTION, called once per update for KEY."
-  (let ((value (if qwen-companion-worktrees--computed
-                   (gethash key qwen-companion-worktrees--computed 'unknown)
-                 (funcall function))))
-    (if (eq value 'unknown)
-        (puthash key (funcall function) qwen-companion-worktrees--computed)
-      value)))
-
 (defun qwen-companion-worktrees--true-name (path)
   "Return the true name of PATH, with a slash; do not resolve a remote PATH."
-  (qwen-companion-worktrees--once
+  (qwen-companion-list-once
    (cons 'name path)
    (lambda ()
      (file-name-as-directory (if (file-remote-p path) path (file-truename path))))))
 
 (defun qwen-companion-worktrees--around (path)
   "Return the path of the innermost worktree that PATH is in, or nil."
-  (qwen-companion-worktrees--once
+  (qwen-companion-list-once
    (cons 'around path)
    (lambda ()
      (car (sort (seq-filter (lambda (tree)
@@ -152,7 +138,7 @@ With ALL non-nil, request known data again, as it may be outdated."
 (defun qwen-companion-worktrees--newest-turns ()
   "Return the newest turn of an agent in each root: an alist (ROOT . TURN).
 Leave out turns of one of several agents, which have no session."
-  (qwen-companion-worktrees--once
+  (qwen-companion-list-once
    'turns
    (lambda ()
      (let ((seen (make-hash-table :test #'equal)))
@@ -179,7 +165,7 @@ Leave out turns of one of several agents, which have no session."
 (defun qwen-companion-worktrees--residents (tree)
   "Return the connected CLIs whose directory is in the worktree TREE."
   (cdr (assoc (qwen-companion-worktree-path tree)
-              (qwen-companion-worktrees--once
+              (qwen-companion-list-once
                'residents
                (lambda ()
                  (seq-group-by (lambda (session)
@@ -242,51 +228,41 @@ A CLI that has entered it by a tool has its newest turn there."
 
 ;;; The list
 
-(defun qwen-companion-worktrees--print ()
-  "Draw the list; point stays on its worktree."
-  (when-let* ((window (qwen-companion-timers-visible-window))
-              (qwen-companion-worktrees--computed (make-hash-table :test #'equal)))
-    (with-selected-window window
-      (setq tabulated-list-entries
-            (or (mapcar #'qwen-companion-worktrees--entry qwen-companion-worktrees--trees)
-                (list (list nil (vconcat (list (or (alist-get nil qwen-companion-worktrees--problems)
-                                                   "..."))
-                                         (make-vector 8 ""))))))
-      (qwen-companion-header-print-list))
-    (when (or qwen-companion-worktrees--outdated
-              (< (+ qwen-companion-worktrees--request-time qwen-companion-worktrees--period) (float-time)))
-      (qwen-companion-worktrees--load (cl-shiftf qwen-companion-worktrees--outdated nil)))))
+(defun qwen-companion-worktrees--load-outdated (by-user)
+  "Request the worktrees if they may be outdated, or BY-USER is non-nil."
+  (when (or by-user
+            (and (qwen-companion-timers-visible-window)
+                 (or qwen-companion-worktrees--outdated
+                     (< (+ qwen-companion-worktrees--request-time
+                           qwen-companion-worktrees--period)
+                        (float-time)))))
+    (qwen-companion-worktrees--load
+     (or (cl-shiftf qwen-companion-worktrees--outdated nil) by-user))))
 
 (defun qwen-companion-worktrees--changed (paths)
   "Refresh the worktrees in which PATHS were changed.
 A change in the main tree may change the conflicts of others.  If the list
 is in no window, refresh all when it is shown again."
-  (when-let* ((buffer (get-buffer qwen-companion-worktrees--buffer-name)))
-    (with-current-buffer buffer
-      (if (not (qwen-companion-timers-visible-window))
-          (setq qwen-companion-worktrees--outdated t)
-        (let ((trees (delq nil (mapcar #'qwen-companion-worktrees--around
-                                       (and (listp paths) paths))))
-              (main (car qwen-companion-worktrees--trees)))
-          (qwen-companion-worktrees--examine
-           (if (member (qwen-companion-worktree-path main) trees)
-               (mapcar #'qwen-companion-worktree-path
-                       (seq-remove (lambda (tree)
-                                     (or (qwen-companion-worktree-gone tree)
-                                         (eql 0 (qwen-companion-worktree-files tree))))
-                                   qwen-companion-worktrees--trees))
-             (delete-dups trees))))
-        (qwen-companion-timers-update-soon 0.2)))))
+  (qwen-companion-list-with-buffer 'qwen-companion-worktrees-mode
+    (if (not (qwen-companion-timers-visible-window))
+        (setq qwen-companion-worktrees--outdated t)
+      (let ((trees (delq nil (mapcar #'qwen-companion-worktrees--around
+                                     (and (listp paths) paths))))
+            (main (car qwen-companion-worktrees--trees)))
+        (qwen-companion-worktrees--examine
+         (if (member (qwen-companion-worktree-path main) trees)
+             (mapcar #'qwen-companion-worktree-path
+                     (seq-remove (lambda (tree)
+                                   (or (qwen-companion-worktree-gone tree)
+                                       (eql 0 (qwen-companion-worktree-files tree))))
+                                 qwen-companion-worktrees--trees))
+           (delete-dups trees))))
+      (qwen-companion-timers-update-soon 0.2))))
 
 (defun qwen-companion-worktrees--saved ()
   "Refresh the worktree of the file that the user has saved."
   (unless (file-remote-p buffer-file-name)
     (qwen-companion-worktrees--changed (list buffer-file-name))))
-
-(defun qwen-companion-worktrees--at-point ()
-  "Return the worktree on the line at point, or signal a `user-error'."
-  (or (qwen-companion-worktrees--tree (tabulated-list-get-id))
-      (user-error "No worktree on this line")))
 
 (defun qwen-companion-worktrees--main-p (tree)
   "Return non-nil when TREE is the main one of its repository."
@@ -294,7 +270,7 @@ is in no window, refresh all when it is shown again."
 
 (defun qwen-companion-worktrees-changes (tree)
   "Show what agents have changed in TREE, the worktree at point."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (unless (qwen-companion-worktrees--newest-turn tree)
     (qwen-companion-header-error
      "No recorded agent changes; \\[qwen-companion-worktrees-diff] shows the diff"))
@@ -302,7 +278,7 @@ is in no window, refresh all when it is shown again."
 
 (defun qwen-companion-worktrees-terminal (tree)
   "Go to the terminal of the CLI that works in TREE, the worktree at point."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (if-let* ((session (car (qwen-companion-worktrees--sessions tree))))
       (qwen-companion-session-list-visit session)
     (qwen-companion-header-error "No CLI works there; \\[qwen-companion-worktrees-ask] writes a prompt for a new one")))
@@ -313,7 +289,7 @@ is in no window, refresh all when it is shown again."
 (defun qwen-companion-worktrees-ask (tree)
   "Write a prompt for the CLI in TREE, the worktree at point.
 Start one there if there is none."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree)))
     (when (qwen-companion-worktree-gone tree)
       (user-error "The directory of this worktree no longer exists"))
@@ -326,7 +302,7 @@ Start one there if there is none."
   "Merge all of TREE, the worktree at point, into the main tree.
 Merge the differences that \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-diff] shows, as text; that can be undone.
 Use git to merge the commits of its branch."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (qwen-companion-changes-merge-root (qwen-companion-worktrees--root-of tree)))
 
 (declare-function magit-merge-plain "ext:magit-merge" (rev &optional args nocommit))
@@ -336,7 +312,7 @@ Use git to merge the commits of its branch."
 This merges its commits, but no uncommitted changes;
 \\<qwen-companion-worktrees-mode-map>\\[qwen-companion-worktrees-merge] merges those as text.  Use Magit if it is loaded, else a
 shell command that you can edit."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (let ((branch (qwen-companion-worktree-branch tree))
         (main (car qwen-companion-worktrees--trees)))
     (cond
@@ -369,7 +345,7 @@ Show the changes that a merge would make there, committed or not.  Leave
 out changes of the main tree.  m merges a hunk or a file.  With a prefix
 argument, ask for something else to compare with: another worktree, or the
 start of this one.  SCOPE is as `qwen-companion-changes-items-scope'."
-  (interactive (let ((tree (qwen-companion-worktrees--at-point)))
+  (interactive (let ((tree (qwen-companion-list-at-point)))
                  (list tree (and current-prefix-arg (qwen-companion-worktrees--read-scope tree))))
                qwen-companion-worktrees-mode)
   (when (and (not scope) (qwen-companion-worktrees--main-p tree))
@@ -393,7 +369,7 @@ start of this one.  SCOPE is as `qwen-companion-changes-items-scope'."
 (defun qwen-companion-worktrees-remove (tree)
   "End the CLI in TREE, the worktree at point, and remove the worktree.
 Ask first, naming the loss.  The branch stays, with its commits."
-  (interactive (list (qwen-companion-worktrees--at-point)) qwen-companion-worktrees-mode)
+  (interactive (list (qwen-companion-list-at-point)) qwen-companion-worktrees-mode)
   (let ((path (qwen-companion-worktree-path tree))
         (main (qwen-companion-worktree-path (car qwen-companion-worktrees--trees)))
         (buffer (current-buffer)))
@@ -471,55 +447,43 @@ Ask first, naming the loss.  The branch stays, with its commits."
 
 (defun qwen-companion-worktrees--other-p ()
   "Return non-nil when a worktree other than the main tree is at point."
-  (when-let* ((tree (qwen-companion-worktrees--tree (tabulated-list-get-id))))
+  (when-let* ((tree (qwen-companion-list-row)))
     (not (qwen-companion-worktrees--main-p tree))))
 
-(qwen-companion-header-define-keys qwen-companion-worktrees-mode "Worktree"
-  ("RET" qwen-companion-worktrees-changes "What Agents Have Changed" "changes"
-   :if (tabulated-list-get-id))
-  ([mouse-2] qwen-companion-header-click nil)
-  ("d" qwen-companion-worktrees-diff "Difference to the Main Tree" "difference"
+(qwen-companion-list-define qwen-companion-worktrees-mode "Worktrees"
+  "Major mode of the list of a project's worktrees.
+Info node `(qwen-companion)Several agents' is about it."
+  (:buffer "*qwen-companion worktrees*"
+   :thing "worktree"
+   :columns [("Worktree" 9 t) ("Branch" 16 t) ("CLI" 10 t) ("State" 9 t)
+             ("Files" 5 nil :right-align t) ("Commits" 7 nil)
+             ("Conflicts" 9 nil :right-align t) ("Tokens" 6 nil :right-align t)
+             ("Turn" 0 nil)]
+   :first-line 8
+   :cut 1
+   :rows (lambda () qwen-companion-worktrees--trees)
+   :entry #'qwen-companion-worktrees--entry
+   :find #'qwen-companion-worktrees--tree
+   :empty (lambda () (or (alist-get nil qwen-companion-worktrees--problems) "..."))
+   :load #'qwen-companion-worktrees--load-outdated
+   :period qwen-companion-worktrees--period
+   :hooks '((qwen-companion-journal-changed-functions . qwen-companion-worktrees--changed)
+            (after-save-hook . qwen-companion-worktrees--saved))
+   :set-up (lambda () (qwen-companion-journal-watch-while-live 'worktrees)))
+  (visit qwen-companion-worktrees-changes "What Agents Have Changed" "changes"
+   :if (qwen-companion-list-row))
+  (difference qwen-companion-worktrees-diff "Difference to the Main Tree"
    :if (qwen-companion-worktrees--other-p))
   ("m" qwen-companion-worktrees-merge "Merge into the Main Tree" "merge"
    :if (qwen-companion-worktrees--other-p))
   ("M" qwen-companion-worktrees-merge-branch "Merge Its Commits with Git"
    :if (qwen-companion-worktrees--other-p))
-  ("t" qwen-companion-worktrees-terminal "Go to Its Terminal" "terminal"
-   :if (tabulated-list-get-id))
-  ("r" qwen-companion-worktrees-ask "Write a Prompt" "prompt"
-   :if (tabulated-list-get-id))
-  ("k" qwen-companion-worktrees-remove "End and Remove" "remove"
-   :if (qwen-companion-worktrees--other-p))
-  ("?" qwen-companion-header-help nil "keys"))
-
-(defun qwen-companion-worktrees--heading ()
-  "Return the name and parts of the header line of the list."
-  (let ((count (length qwen-companion-worktrees--trees)))
-    (list (format "%d worktree%s" count (if (= count 1) "" "s")))))
-
-(define-derived-mode qwen-companion-worktrees-mode tabulated-list-mode "Worktrees"
-  "Major mode of the list of a project's worktrees.
-Info node `(qwen-companion)Several agents' is about it.
-
-\\{qwen-companion-worktrees-mode-map}"
-  :interactive nil
-  (setq tabulated-list-format
-        [("Worktree" 9 t) ("Branch" 16 t) ("CLI" 10 t) ("State" 9 t)
-         ("Files" 5 nil :right-align t) ("Commits" 7 nil)
-         ("Conflicts" 9 nil :right-align t) ("Tokens" 6 nil :right-align t)
-         ("Turn" 0 nil)]
-        tabulated-list-padding 1
-        tabulated-list-printer (lambda (id columns)
-                                 (qwen-companion-buffers-print-entry id columns 1)))
-  (qwen-companion-header-set-up-list #'qwen-companion-worktrees--heading 8)
-  (setq-local revert-buffer-function (lambda (&rest _) (qwen-companion-worktrees--load t)))
-  (qwen-companion-buffers-add-hooks
-   '((qwen-companion-journal-changed-functions . qwen-companion-worktrees--changed)
-     (after-save-hook . qwen-companion-worktrees--saved)))
-  (qwen-companion-journal-watch 'worktrees t)
-  (add-hook 'kill-buffer-hook (lambda () (qwen-companion-journal-watch 'worktrees nil)) nil t)
-  (qwen-companion-timers-keep-updated #'qwen-companion-worktrees--print
-                                      qwen-companion-worktrees--period))
+  (terminal qwen-companion-worktrees-terminal "Go to Its Terminal"
+   :if (qwen-companion-list-row))
+  (prompt qwen-companion-worktrees-ask "Write a Prompt"
+   :if (qwen-companion-list-row))
+  (end qwen-companion-worktrees-remove "End and Remove" "remove"
+   :if (qwen-companion-worktrees--other-p)))
 
 ;;;###autoload
 (defun qwen-companion-worktrees ()
@@ -529,16 +493,12 @@ shows the difference to it, \\[qwen-companion-worktrees-remove] removes the work
   (interactive)
   (unless (eq 'ready (qwen-companion-state))
     (user-error "The companion is not running; M-x qwen-companion-mode starts it"))
-  (let ((root (qwen-companion-terminal-here))
-        (buffer (qwen-companion-buffers-in-mode qwen-companion-worktrees--buffer-name
-                                                #'qwen-companion-worktrees-mode)))
-    (with-current-buffer buffer
-      (unless (equal root qwen-companion-worktrees--root)
-        (setq qwen-companion-worktrees--root root
-              qwen-companion-worktrees--trees nil))
-      (qwen-companion-worktrees--load t))
-    (pop-to-buffer buffer)
-    (qwen-companion-timers-update-visible)))
+  (let ((root (qwen-companion-terminal-here)))
+    (qwen-companion-list-open 'qwen-companion-worktrees-mode
+                              (lambda ()
+                                (unless (equal root qwen-companion-worktrees--root)
+                                  (setq qwen-companion-worktrees--root root
+                                        qwen-companion-worktrees--trees nil))))))
 
 (provide 'qwen-companion-worktrees)
 ;;; qwen-companion-worktrees.el ends here

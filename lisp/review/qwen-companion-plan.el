@@ -34,9 +34,9 @@
   (eq kind (qwen-companion-proposal-kind qwen-companion-proposal-current)))
 
 (qwen-companion-header-define-keys qwen-companion-plan-mode nil
-  ("C-c C-c" qwen-companion-plan-approve nil "approve"
+  ("C-c C-c" qwen-companion-diff-accept nil "approve"
    :keep t :if (qwen-companion-plan-kind-p 'plan))
-  (nil qwen-companion-plan-approve nil "answer"
+  (nil qwen-companion-diff-accept nil "answer"
        :keep t :if (qwen-companion-plan-kind-p 'question))
   (nil qwen-companion-diff-reject nil "refuse"
        :keep t :if (qwen-companion-plan-kind-p 'plan))
@@ -66,6 +66,9 @@
   :lighter " Plan"
   (setq header-line-format
         (and qwen-companion-plan-mode '((:eval (qwen-companion-plan--header)))))
+  (if qwen-companion-plan-mode
+      (add-hook 'qwen-companion-review-accept-functions #'qwen-companion-plan--choose-mode nil t)
+    (remove-hook 'qwen-companion-review-accept-functions #'qwen-companion-plan--choose-mode t))
   (setq-local word-wrap qwen-companion-plan-mode)
   (unless (derived-mode-p 'markdown-mode)
     (setq-local font-lock-defaults
@@ -143,18 +146,14 @@ If SELECT is non-nil, no room is needed."
   '(("as before") ("auto-edit" . auto-edit) ("default" . default))
   "Approval modes after a plan, by name.")
 
-(defun qwen-companion-plan-approve (&optional choose)
-  "Approve the plan, or answer the questions, of this buffer.
-The CLI continues in the approval mode it had before the plan.  With a
-prefix argument CHOOSE, ask for the mode."
-  (interactive "P" qwen-companion-plan-mode)
-  (qwen-companion-buffers-require-mode 'qwen-companion-plan-mode)
-  (when (eq 'plan (qwen-companion-proposal-kind qwen-companion-proposal-current))
-    (setf (qwen-companion-proposal-mode qwen-companion-proposal-current)
-          (and choose
+(defun qwen-companion-plan--choose-mode (proposal)
+  "Ask for the approval mode after the plan PROPOSAL if there is a prefix argument.
+By default the CLI continues in the mode it had before the plan."
+  (when (eq 'plan (qwen-companion-proposal-kind proposal))
+    (setf (qwen-companion-proposal-mode proposal)
+          (and current-prefix-arg
                (qwen-companion-completion-read "Continue in mode: " qwen-companion-plan--modes
-                                               'qwen-companion-approval-mode))))
-  (qwen-companion-diff-accept))
+                                               'qwen-companion-approval-mode)))))
 
 (defun qwen-companion-plan-in-terminal ()
   "Answer the plan or the questions of this buffer in the terminal instead.

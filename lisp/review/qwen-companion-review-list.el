@@ -16,11 +16,11 @@
 ;;; Code:
 
 (require 'cl-lib)
-(require 'tabulated-list)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-compare)
 (require 'qwen-companion-header)
 (require 'qwen-companion-layer)
+(require 'qwen-companion-list)
 (require 'qwen-companion-places)
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-review)
@@ -104,11 +104,6 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
 
 ;;; The list
 
-(defconst qwen-companion-review-list--period 5
-  "Seconds between two updates of the ages.")
-
-(defconst qwen-companion-review-list--buffer-name "*qwen-companion proposals*")
-
 (defun qwen-companion-review-list--size-text (proposal)
   "Return the size of the change by PROPOSAL as text."
   (pcase (qwen-companion-review-list--size proposal)
@@ -166,76 +161,18 @@ A proposal that was not counted is larger than any other."
   (> (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car a)))
      (qwen-companion-proposal-arrived (qwen-companion-proposal-by-id (car b)))))
 
-(defun qwen-companion-review-list--buffer ()
-  "Return the buffer of the list, or nil."
-  (get-buffer qwen-companion-review-list--buffer-name))
-
 (defun qwen-companion-review-list--refresh ()
   "Update the list if it is in a window."
-  (when-let* ((buffer (qwen-companion-review-list--buffer)))
-    (with-current-buffer buffer
-      (qwen-companion-timers-update-visible))))
-
-(defun qwen-companion-review-list--revert ()
-  "Compute the entries of the list."
-  (qwen-companion-review-list--count-next)
-  (setq tabulated-list-entries
-        (or (mapcar #'qwen-companion-review-list--entry
-                    (qwen-companion-review-by-file))
-            '((nil ["No open proposals" "" "" "" "" ""])))))
-
-(defun qwen-companion-review-list-close ()
-  "Kill the buffer of the list if there is one."
-  (when-let* ((buffer (qwen-companion-review-list--buffer)))
-    (kill-buffer buffer)))
-
-(defun qwen-companion-review-list--at-point ()
-  "Return the proposal on the line at point, or signal a `user-error'."
-  (or (qwen-companion-proposal-by-id (tabulated-list-get-id))
-      (user-error "No proposal on this line")))
-
-(defun qwen-companion-review-list--targets ()
-  "Return the proposal at point for Embark."
-  (when-let* ((proposal (qwen-companion-proposal-by-id (tabulated-list-get-id))))
-    `((qwen-companion-proposal ,(qwen-companion-review-name proposal)
-                               ,(line-beginning-position) . ,(line-end-position)))))
-
-(defun qwen-companion-reviews-open ()
-  "Go to the review of the proposal at point."
-  (interactive nil qwen-companion-diffs-mode)
-  (qwen-companion-diff-open (qwen-companion-review-list--at-point)))
-
-(defun qwen-companion-reviews-accept ()
-  "Accept the proposal at point without reviewing it."
-  (interactive nil qwen-companion-diffs-mode)
-  (qwen-companion-diff-accept (qwen-companion-review-list--at-point)))
-
-(defun qwen-companion-reviews-reject ()
-  "Reject the proposal at point; nothing is written."
-  (interactive nil qwen-companion-diffs-mode)
-  (qwen-companion-diff-reject (qwen-companion-review-list--at-point)))
+  (qwen-companion-list-with-buffer 'qwen-companion-diffs-mode
+    (qwen-companion-timers-update-visible)))
 
 ;;; Moving and marking
-
-(defvar-local qwen-companion-review-list--marked nil
-  "The ids of the marked proposals.")
-
-(defconst qwen-companion-review-list--mark (propertize "*" 'help-echo "Marked")
-  "Star before a marked proposal.")
-
-(defun qwen-companion-review-list--print (id columns)
-  "Print the entry ID with COLUMNS, and its mark."
-  (qwen-companion-buffers-print-entry id columns 0)
-  (when (member id qwen-companion-review-list--marked)
-    (save-excursion
-      (forward-line -1)
-      (tabulated-list-put-tag qwen-companion-review-list--mark))))
 
 (defun qwen-companion-reviews-show ()
   "Show the review of the proposal at point beside the list.
 The list stays selected; moving in it then shows the other reviews."
   (interactive nil qwen-companion-diffs-mode)
-  (qwen-companion-review-replace (qwen-companion-review-list--at-point) nil))
+  (qwen-companion-review-replace (qwen-companion-list-at-point) nil))
 
 (defun qwen-companion-reviews-next (&optional count)
   "Go to the next proposal, or forward by COUNT of them.
@@ -248,7 +185,7 @@ If a review is on the screen, show the proposal's review instead."
     (unless (tabulated-list-get-id)
       (goto-char start)))
   (when-let* ((shown (qwen-companion-review-shown))
-              (here (qwen-companion-proposal-by-id (tabulated-list-get-id)))
+              (here (qwen-companion-list-row))
               ((not (eq here shown))))
     (qwen-companion-reviews-show)))
 
@@ -261,24 +198,19 @@ COUNT is how many to go back."
 (defun qwen-companion-reviews-mark ()
   "Mark the proposal at point and go to the next one."
   (interactive nil qwen-companion-diffs-mode)
-  (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
-    (cl-pushnew id qwen-companion-review-list--marked :test #'equal)
-    (tabulated-list-put-tag qwen-companion-review-list--mark)
-    (qwen-companion-reviews-next)))
+  (qwen-companion-list-mark t)
+  (qwen-companion-reviews-next))
 
 (defun qwen-companion-reviews-unmark (&optional all)
   "Remove the mark of the proposal at point and go to the next one.
 With a prefix argument ALL, remove all marks."
   (interactive "P" qwen-companion-diffs-mode)
-  (qwen-companion-buffers-require-mode 'qwen-companion-diffs-mode)
-  (if all
-      (progn (setq qwen-companion-review-list--marked nil)
-             (revert-buffer))
-    (let ((id (qwen-companion-proposal-id (qwen-companion-review-list--at-point))))
-      (setq qwen-companion-review-list--marked
-            (delete id qwen-companion-review-list--marked))
-      (tabulated-list-put-tag " ")
-      (qwen-companion-reviews-next))))
+  (cond (all
+         (setq qwen-companion-list-marked nil)
+         (revert-buffer))
+        (t
+         (qwen-companion-list-mark nil)
+         (qwen-companion-reviews-next))))
 
 (defun qwen-companion-review-list--answer (verb all function)
   "Call FUNCTION with each marked proposal, else with the one at point.
@@ -286,9 +218,8 @@ ALL non-nil means all proposals.  Before answering several, ask with the
 word VERB.  If FUNCTION refuses a proposal, continue with the others."
   (let ((proposals
          (cond (all (qwen-companion-review-grouped))
-               ((delq nil (mapcar #'qwen-companion-proposal-by-id
-                                  (reverse qwen-companion-review-list--marked))))
-               (t (list (qwen-companion-review-list--at-point)))))
+               ((qwen-companion-list-marked-things))
+               (t (list (qwen-companion-list-at-point)))))
         refused)
     (when (or (null (cdr proposals))
               (y-or-n-p (format "%s %d proposals? " verb (length proposals))))
@@ -311,11 +242,36 @@ With a prefix argument ALL, reject all of them."
   (interactive "P" qwen-companion-diffs-mode)
   (qwen-companion-review-list--answer "Reject" all #'qwen-companion-diff-reject))
 
-(qwen-companion-header-define-keys qwen-companion-diffs-mode "Proposals"
-  ("RET" qwen-companion-reviews-open "Go to the Review" "review")
+(defun qwen-companion-review-list--remark ()
+  "Return how many proposals are marked, or nil."
+  (when-let* ((marked (qwen-companion-list-marked-things)))
+    (format "%d marked" (length marked))))
+
+(qwen-companion-list-define qwen-companion-diffs-mode "Proposals"
+  "Major mode of the list of open proposals.
+See Info node `(qwen-companion)Several proposals'."
+  (:buffer "*qwen-companion proposals*"
+   :thing "proposal"
+   :columns [("File" 20 t) ("CLI" 16 t) ("Project" 10 t)
+             ("Lines" 9 qwen-companion-review-list--smaller-p)
+             ("Age" 6 qwen-companion-review-list--younger-p)
+             ("State" 0 t)]
+   :cut 0
+   :rows #'qwen-companion-review-by-file
+   :entry #'qwen-companion-review-list--entry
+   :find #'qwen-companion-proposal-by-id
+   :empty "No open proposals"
+   :remark #'qwen-companion-review-list--remark
+   :load (lambda (_) (qwen-companion-review-list--count-next))
+   :category 'qwen-companion-proposal
+   :name #'qwen-companion-review-name
+   :period 5
+   :hooks '((qwen-companion-proposal-changed-hook . qwen-companion-review-list--refresh))
+   :set-up (lambda () (setq tabulated-list-padding 2)))
+  (visit qwen-companion-diff-open "Go to the Review" "review" :embark t)
   (("C-o" "SPC") qwen-companion-reviews-show "Show the Review" "show")
-  ("n" qwen-companion-reviews-next nil)
-  ("p" qwen-companion-reviews-previous nil)
+  (next qwen-companion-reviews-next nil)
+  (previous qwen-companion-reviews-previous nil)
   "---"
   ("A" qwen-companion-reviews-accept-marked "Accept the Marked" "accept/reject"
    :other qwen-companion-reviews-reject-marked)
@@ -323,50 +279,17 @@ With a prefix argument ALL, reject all of them."
   ("m" qwen-companion-reviews-mark "Mark" "mark/unmark" :other qwen-companion-reviews-unmark)
   ("u" qwen-companion-reviews-unmark "Unmark")
   "---"
-  ("C-c C-c" qwen-companion-reviews-accept "Accept")
-  ("C-c C-k" qwen-companion-reviews-reject "Reject")
-  ("?" qwen-companion-header-help nil "keys")
-  ([mouse-2] qwen-companion-header-click nil))
-
-(defun qwen-companion-review-list--heading ()
-  "Return the name and parts of the header line of the list."
-  (let ((count (length (qwen-companion-proposals)))
-        (marked (cl-count-if #'qwen-companion-proposal-by-id
-                             qwen-companion-review-list--marked)))
-    `(,(format "%d proposal%s" count (if (= count 1) "" "s"))
-      (nil . ,(and (> marked 0) (format "%d marked" marked))))))
-
-(define-derived-mode qwen-companion-diffs-mode tabulated-list-mode "Proposals"
-  "Major mode of the list of open proposals.
-See Info node `(qwen-companion)Several proposals'.
-
-\\{qwen-companion-diffs-mode-map}"
-  :interactive nil
-  (qwen-companion-completion-offer-targets #'qwen-companion-review-list--targets)
-  (setq tabulated-list-format
-        [("File" 20 t) ("CLI" 16 t) ("Project" 10 t)
-         ("Lines" 9 qwen-companion-review-list--smaller-p)
-         ("Age" 6 qwen-companion-review-list--younger-p)
-         ("State" 0 t)]
-        tabulated-list-padding 2
-        tabulated-list-printer #'qwen-companion-review-list--print)
-  (qwen-companion-header-set-up-list #'qwen-companion-review-list--heading)
-  (add-hook 'tabulated-list-revert-hook #'qwen-companion-review-list--revert nil t)
-  (qwen-companion-buffers-add-hooks
-   '((qwen-companion-proposal-changed-hook . qwen-companion-review-list--refresh)))
-  (qwen-companion-timers-keep-updated #'qwen-companion-timers-revert-visible
-                                      qwen-companion-review-list--period))
+  ("C-c C-c" qwen-companion-diff-accept "Accept" :embark "a")
+  ("C-c C-k" qwen-companion-diff-reject "Reject" :embark "k"))
 
 ;;;###autoload
 (defun qwen-companion-diffs ()
   "List the open proposals.
 The list updates itself while it is visible.
-\\<qwen-companion-diffs-mode-map>\\[qwen-companion-reviews-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
+\\<qwen-companion-diffs-mode-map>\\[qwen-companion-diff-open] goes to a review, \\[qwen-companion-reviews-show] shows it beside the list.
 \\[qwen-companion-reviews-mark] marks a proposal, \\[qwen-companion-reviews-accept-marked] accepts and \\[qwen-companion-reviews-reject-marked] rejects the marked ones."
   (interactive)
-  (pop-to-buffer (qwen-companion-buffers-in-mode qwen-companion-review-list--buffer-name
-                                                 #'qwen-companion-diffs-mode))
-  (qwen-companion-timers-update-visible))
+  (qwen-companion-list-open 'qwen-companion-diffs-mode))
 
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

@@ -67,8 +67,8 @@ With 0, each change is a hunk of its own."
 (qwen-companion-header-define-keys qwen-companion-unified-mode "Review"
   ;; The parent is not `diff-mode-map', see the commentary.
   (:parent special-mode-map nil)
-  ("C-c C-c" qwen-companion-unified-accept "Accept" "accept" :keep t)
-  (("C-c C-n" "A") qwen-companion-unified-accept-next "Accept and Go to the Next")
+  ("C-c C-c" qwen-companion-diff-accept "Accept" "accept" :keep t)
+  (("C-c C-n" "A") qwen-companion-diff-accept-next "Accept and Go to the Next")
   ("C-c C-k" qwen-companion-diff-reject "Reject" "reject" :keep t)
   "---"
   (("x" "k") qwen-companion-unified-drop "Drop the Change or Region" "drop/restore"
@@ -127,6 +127,7 @@ See Info node `(qwen-companion)Hunk by hunk'.
               ;; Set here: `diff-mode' would also bind its keys.
               buffer-read-only t)
   (remove-hook 'write-contents-functions #'diff-write-contents-hooks t)
+  (add-hook 'qwen-companion-review-accept-functions #'qwen-companion-review-unified--check nil t)
   (buffer-disable-undo)
   (qwen-companion-header-set-up-mode)
   (jit-lock-register #'qwen-companion-hunks-view-fontify))
@@ -780,19 +781,11 @@ Without context, each change is a hunk."
   (interactive "p" qwen-companion-unified-mode)
   (qwen-companion-unified-more-context (- (or count 1))))
 
-(defun qwen-companion-unified-accept ()
-  "Accept the proposal as shown, without the dropped hunks."
-  (interactive nil qwen-companion-unified-mode)
-  (unless (eq qwen-companion-review-unified--state 'failed)
-    (qwen-companion-review-unified--ensure-ready))
-  (qwen-companion-diff-accept qwen-companion-proposal-current))
-
-(defun qwen-companion-unified-accept-next ()
-  "Accept the proposal as shown, and go to the next review if there is one."
-  (interactive nil qwen-companion-unified-mode)
-  (unless (eq qwen-companion-review-unified--state 'failed)
-    (qwen-companion-review-unified--ensure-ready))
-  (qwen-companion-diff-accept-next qwen-companion-proposal-current))
+(defun qwen-companion-review-unified--check (proposal)
+  "Signal a `user-error' while the current buffer does not show PROPOSAL's text."
+  (unless (or (not (eq proposal qwen-companion-proposal-current))
+              (eq qwen-companion-review-unified--state 'failed))
+    (qwen-companion-review-unified--ensure-ready)))
 
 (defun qwen-companion-unified-describe ()
   "Describe the hunk at point in words, for users who cannot see its colours."

@@ -25,6 +25,7 @@
 (require 'qwen-companion-context)
 (require 'qwen-companion-disk)
 (require 'qwen-companion-header)
+(require 'qwen-companion-list)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-options)
@@ -32,7 +33,6 @@
 (require 'qwen-companion-proposal)
 (require 'qwen-companion-rescue)
 (require 'qwen-companion-roots)
-(require 'qwen-companion-spool)
 (require 'qwen-companion-terminal)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -1161,7 +1161,7 @@ While one is awaited in the selected window, show only that one, there."
                 style
               'unified))))
   (condition-case err
-      (qwen-companion-spool-without-collecting
+      (qwen-companion-buffers-without-collecting
         (unless (qwen-companion-proposal-disk-buffer proposal)
           (qwen-companion-review--prepare proposal))
         (setf (qwen-companion-proposal-state proposal) 'shown)
@@ -1217,8 +1217,9 @@ is the one for hunks, leave the proposal pending."
 (defun qwen-companion-review--find (file verb)
   "Return the open proposal on which a command acts.
 FILE is a file name, a proposal, or nil for the proposal of the current
-buffer or terminal, else the only one.  If there is none or several,
-signal a `user-error' with VERB, a string that names the command."
+buffer or terminal or at point in the list, else the only one.  If there
+is none or several, signal a `user-error' with VERB, a string that names
+the command."
   (let ((candidates
          (cond
           ((qwen-companion-proposal-p file) (list file))
@@ -1252,10 +1253,13 @@ signal a `user-error' with VERB, a string that names the command."
 
 (defun qwen-companion-review--candidates ()
   "Return the proposals on which a command in the current buffer may act."
-  (if qwen-companion-proposal-current
-      (list qwen-companion-proposal-current)
-    (or (qwen-companion-review-of-terminal (current-buffer))
-        (qwen-companion-proposals))))
+  (cond (qwen-companion-proposal-current
+         (list qwen-companion-proposal-current))
+        ((derived-mode-p 'qwen-companion-diffs-mode)
+         (list (qwen-companion-list-at-point)))
+        (t
+         (or (qwen-companion-review-of-terminal (current-buffer))
+             (qwen-companion-proposals)))))
 
 (defun qwen-companion-review--read (verb)
   "Ask which proposal to VERB, a string, if there are several candidates."
@@ -1307,6 +1311,11 @@ signal a `user-error' with VERB, a string that names the command."
   (when (eq 'left (qwen-companion-proposal-released proposal))
     (user-error "Answer in the terminal: %s" (qwen-companion-proposal-note proposal))))
 
+(defvar qwen-companion-review-accept-functions nil
+  "Functions to call with a proposal before it is accepted.
+A buffer that shows a proposal adds its own, which may ask the user or
+signal a `user-error'.")
+
 ;;;###autoload
 (defun qwen-companion-diff-accept (&optional file)
   "Accept a proposal with your edits; the CLI writes it.
@@ -1314,8 +1323,9 @@ Act on the proposal of the current buffer, else on the only one; FILE
 names the file of another one."
   (interactive (list (qwen-companion-review--read "Accept")))
   (let ((proposal (qwen-companion-review--find file "accept")))
+    (run-hook-with-args 'qwen-companion-review-accept-functions proposal)
     (qwen-companion-review-check-answerable proposal)
-    (qwen-companion-spool-without-collecting
+    (qwen-companion-buffers-without-collecting
       (qwen-companion-proposal-decide
        proposal 'accepted
        (qwen-companion-review-answer (qwen-companion-proposal-kind proposal) proposal)))

@@ -93,14 +93,14 @@ def test_it_shows_what_the_model_is_told(stage: Stage) -> None:
 def test_a_file_hidden_there_is_not_told_any_more(stage: Stage) -> None:
     open_inspector(stage)
     go_to(stage, "notes.txt")
-    stage.screen.keys("t")
+    stage.screen.keys("x")
     stage.screen.wait_for(re.compile(r"notes\.txt +hidden by you"))
     prompt = prompt_after(stage, "what is open?", "One file.")
     assert str(stage.sandbox.greeting) in prompt
     assert str(stage.sandbox.notes) not in prompt
     # And back, on the line where it is now.
     go_to(stage, "notes.txt")
-    stage.screen.keys("t")
+    stage.screen.keys("x")
     stage.screen.wait_for(re.compile(r"notes\.txt +\d+ (s|min)"))
     assert str(stage.sandbox.notes) in prompt_after(stage, "and now?", "Two files.")
 
@@ -108,7 +108,7 @@ def test_a_file_hidden_there_is_not_told_any_more(stage: Stage) -> None:
 def test_an_excluded_file_is_shown_on_demand(stage: Stage) -> None:
     open_inspector(stage)
     go_to(stage, ".env")
-    stage.screen.keys("t")
+    stage.screen.keys("x")
     stage.screen.wait_for(re.compile(r"^    \.env +\d+ s  shown by you", re.MULTILINE))
     assert "/.env" in prompt_after(stage, "what is open?", "Three files.")
 

@@ -42,7 +42,7 @@ def wait_for_rows(stage: Stage, *patterns: str) -> None:
 def prompt(stage: Stage, text: str, go: str = "(goto-char (point-min)) (forward-line)") -> None:
     """Write the prompt `text` for the CLI to which `go` goes in the list, and send it."""
     stage.emacs.eval(f'(progn (pop-to-buffer "*qwen-companion sessions*") {go})')
-    stage.screen.keys("s")
+    stage.screen.keys("r")
     stage.screen.wait_for("C-c C-c send")
     stage.screen.type(text)
     stage.screen.keys("C-c", "C-c")

@@ -74,7 +74,7 @@ def left(count: int) -> str:
 
 def marked(count: int) -> str:
     """Return the form that is true while `count` proposals are marked in the list."""
-    return f'(= {count} (length (buffer-local-value \'qwen-companion-review-list--marked (get-buffer "{LIST}"))))'
+    return f'(= {count} (length (buffer-local-value \'qwen-companion-list-marked (get-buffer "{LIST}"))))'
 
 
 PROMPT = "(active-minibuffer-window)"
@@ -135,6 +135,7 @@ LIST_KEYS = (
     ("u", marked(0)),
     ("SPC", visible(hunks("two"))),
     ("C-o", f"(and {visible(hunks('two'))} {selected(LIST)})"),
+    ("g", selected(LIST)),
     ("A", left(7)),
     ("M-<", "t"),
     ("n n", at("  \\(?:[^ ]+:\\)?three")),

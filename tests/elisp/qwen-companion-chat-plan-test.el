@@ -90,7 +90,7 @@
       (qwen-companion-review)
       (if mode
           (qwen-companion-test-choosing mode
-            (qwen-companion-plan-approve t))
+            (let ((current-prefix-arg '(4))) (qwen-companion-diff-accept)))
         (qwen-companion-test-press "C-c C-c"))
       (should (equal `((,option nil nil)) (qwen-companion-chat-plan-test--answers)))
       (should-not (qwen-companion-proposals))

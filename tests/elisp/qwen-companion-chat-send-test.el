@@ -59,7 +59,7 @@ It is the value of `default-directory' there."
     (with-temp-buffer
       (rename-buffer "*notes*")
       (insert "x")
-      (qwen-companion-chat-send-buffer))
+      (qwen-companion-chat-send-region))
     (should (equal "Look:\n*notes*:\n```\nx\n```\n" (qwen-companion-chat-send-test--prompt)))))
 
 (ert-deftest qwen-companion-chat-send-test-buffer-says-that-it-is-not-saved ()
@@ -67,7 +67,7 @@ It is the value of `default-directory' there."
     (with-current-buffer (find-file-noselect "a.txt")
       (insert "zero\n")
       (narrow-to-region 1 2)
-      (qwen-companion-chat-send-buffer)
+      (qwen-companion-chat-send-region)
       (should (equal "a.txt (not saved):\n```\nzero\none\n```\n" (qwen-companion-chat-send-test--prompt))))
     (with-current-buffer "a.txt"
       (qwen-companion-test-said "unsaved text"
@@ -76,14 +76,13 @@ It is the value of `default-directory' there."
 (ert-deftest qwen-companion-chat-send-test-nothing-to-send ()
   (qwen-companion-chat-send-test-with nil
     (with-temp-buffer
-      (should-error (qwen-companion-chat-send-buffer) :type 'user-error)
+      (should-error (qwen-companion-chat-send-region) :type 'user-error)
       (should-error (qwen-companion-chat-send-region 1 1) :type 'user-error)
-      (should-error (qwen-companion-chat-send-problems 1 1) :type 'user-error)
-      (should-error (qwen-companion-chat-send-marked) :type 'user-error))
-    (should-error (qwen-companion-chat-send-buffer) :type 'user-error))
+      (should-error (qwen-companion-chat-send-problems 1 1) :type 'user-error))
+    (should-error (qwen-companion-chat-send-region) :type 'user-error))
   (with-temp-buffer
     (insert "x")
-    (qwen-companion-test-refused "No chat" (qwen-companion-chat-send-buffer))))
+    (qwen-companion-test-refused "No chat" (qwen-companion-chat-send-region))))
 
 (ert-deftest qwen-companion-chat-send-test-the-chat-is-chosen ()
   "The one used last, or with a prefix argument one that the user names."
@@ -93,13 +92,13 @@ It is the value of `default-directory' there."
       (let ((second (current-buffer)))
         (with-temp-buffer
           (insert "x")
-          (qwen-companion-chat-send-buffer)
+          (qwen-companion-chat-send-region)
           (should (eq second (window-buffer))))
         (with-temp-buffer
           (insert "x")
           (qwen-companion-test-choosing (lambda (&rest _) (buffer-name first))
             (let ((current-prefix-arg '(4)))
-              (qwen-companion-chat-send-buffer)))
+              (qwen-companion-chat-send-region)))
           (should (eq first (window-buffer))))))))
 
 (ert-deftest qwen-companion-chat-send-test-file-has-a-link ()
@@ -233,7 +232,7 @@ It is the value of `default-directory' there."
       (dolist (name '("a.txt" "c.txt"))
         (dired-goto-file (expand-file-name name))
         (dired-mark 1))
-      (qwen-companion-chat-send-marked))
+      (call-interactively #'qwen-companion-chat-send-file))
     (should (equal "@d/a.txt @d/c.txt " (qwen-companion-chat-send-test--prompt)))))
 
 (ert-deftest qwen-companion-chat-send-test-flymake ()

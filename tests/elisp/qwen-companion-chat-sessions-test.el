@@ -24,7 +24,7 @@
      (qwen-companion-chats)
      (unwind-protect
          (progn ,@body)
-       (when-let* ((buffer (get-buffer qwen-companion-chat-sessions--buffer-name)))
+       (when-let* ((buffer (get-buffer "*qwen-companion chats*")))
          (kill-buffer buffer)))
      (should-not (qwen-companion-chat-sessions-test--told-p))
      (should-not qwen-companion-chat-sessions--listed)))
@@ -35,16 +35,17 @@
 
 (defun qwen-companion-chat-sessions-test--lines ()
   "Return the lines of the list, each as a list of its columns."
-  (with-current-buffer qwen-companion-chat-sessions--buffer-name
+  (with-current-buffer "*qwen-companion chats*"
     (save-excursion
       (qwen-companion-test-first-row)
       (cl-loop until (eobp)
-               collect (append (tabulated-list-get-entry) nil)
+               collect (or (append (tabulated-list-get-entry) nil)
+                           (list (string-trim (thing-at-point 'line t))))
                do (forward-line)))))
 
 (defun qwen-companion-chat-sessions-test--go-to (text)
   "Move point in the list to the line with TEXT."
-  (pop-to-buffer qwen-companion-chat-sessions--buffer-name)
+  (pop-to-buffer "*qwen-companion chats*")
   (qwen-companion-test-go-to text)
   (beginning-of-line))
 
@@ -187,12 +188,12 @@
       (qwen-companion-chat-sessions-test--tell)
       (revert-buffer)
       (should (equal "Not connected to a daemon (unreachable)"
-                     (nth 1 (car (qwen-companion-chat-sessions-test--lines)))))
+                     (caar (qwen-companion-chat-sessions-test--lines))))
       (should-error (call-interactively (key-binding "k")) :type 'user-error)
       (should (= asked (length (qwen-companion-test-sent 'daemon-list))))
       (qwen-companion-chat-test-daemon :state 'connected :host "h:1")
       (should (= (1+ asked) (length (qwen-companion-test-sent 'daemon-list))))
-      (should (equal "No session yet" (nth 1 (car (qwen-companion-chat-sessions-test--lines))))))))
+      (should (equal "No session yet" (caar (qwen-companion-chat-sessions-test--lines)))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-chosen-by-title ()
   "Sessions that are listed late can be chosen, also those with equal titles."

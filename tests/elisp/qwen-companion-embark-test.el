@@ -58,7 +58,7 @@
               (qwen-companion-embark-test--act "RET")
               (should (eq terminal (window-buffer))))
           (delete-process process)
-          (qwen-companion-session-list-close)
+          (qwen-companion-list-close 'qwen-companion-sessions-mode)
           (kill-buffer terminal))))))
 
 (ert-deftest qwen-companion-embark-test-proposals ()
@@ -79,7 +79,7 @@
                 (qwen-companion-embark-test--act "k")
                 (should (equal (list one) (qwen-companion-proposals)))
                 (should-not (memq other (qwen-companion-proposals))))
-            (qwen-companion-review-list-close)))))))
+            (qwen-companion-list-close 'qwen-companion-diffs-mode)))))))
 
 (ert-deftest qwen-companion-embark-test-changes ()
   "It acts on the turn, file or hunk at point, and on the file as on any other."

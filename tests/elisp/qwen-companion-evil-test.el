@@ -91,7 +91,7 @@
             (qwen-companion-chats-mode)
             (should (eq 'emacs evil-state)))
           (evil-set-initial-state 'qwen-companion-chats-mode 'motion)
-          (qwen-companion-review-list-close)))
+          (qwen-companion-list-close 'qwen-companion-diffs-mode)))
     (evil-mode -1)))
 
 (ert-deftest qwen-companion-evil-test-keys-of-lists ()
@@ -119,7 +119,7 @@
                 (qwen-companion-test-first-row)
                 (qwen-companion-test-refused "Cannot find the process of this CLI"
                   (execute-kbd-macro "k")))
-            (qwen-companion-session-list-close))))
+            (qwen-companion-list-close 'qwen-companion-sessions-mode))))
     (evil-mode -1)))
 
 (provide 'qwen-companion-evil-test)

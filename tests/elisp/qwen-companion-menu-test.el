@@ -39,9 +39,12 @@ With SHOWN non-nil, leave out those of chats where these are off."
       (with-temp-buffer
         (insert-file-contents source)
         (while (re-search-forward
-                "^;;;###autoload\n(\\(?:defun\\|define-minor-mode\\) \\([^ \n]+\\)" nil t)
+                (rx bol ";;;###autoload"
+                    (or (seq "\n(" (or "defun" "define-minor-mode") " ") " (autoload '")
+                    (group (+ (not (any " \n")))))
+                nil t)
           (let ((symbol (intern (match-string 1))))
-            (when (commandp symbol)
+            (when (and (commandp symbol) (not (get symbol 'transient--prefix)))
               (push symbol commands))))))))
 
 (ert-deftest qwen-companion-menu-test-a-header-with-wide-characters ()
@@ -62,11 +65,11 @@ With SHOWN non-nil, leave out those of chats where these are off."
     (should-not (cl-set-difference
                  ;; Those for the lines that an agent has changed have a map of their own.
                  (cl-remove-if (lambda (command)
-                                 (string-match-p "-changes-.*-\\(here\\|change\\)\\'"
-                                                 (symbol-name command)))
+                                 (where-is-internal
+                                  command (list qwen-companion-changes-command-map)))
                                autoloaded)
-                 ;; In Dired the marked files are sent; the other is named where room is short.
-                 (append '(qwen-companion-chat-send-marked qwen-companion-journal-prune)
+                 ;; It is named where room is short.
+                 (append '(qwen-companion-journal-prune)
                          (mapcar (lambda (command) (nth 2 command))
                                  (qwen-companion-menu-test--commands))))))
   (dolist (command (qwen-companion-menu-test--commands))
@@ -94,6 +97,7 @@ With SHOWN non-nil, leave out those of chats where these are off."
        (when (and (string-prefix-p "qwen-companion-" (symbol-name command))
                   (commandp command)
                   (not (memq command (append everywhere autoloaded)))
+                  (not (get command 'byte-obsolete-info))
                   (not (get command 'transient--suffix))
                   (not (get command 'transient--prefix))
                   (not (string-match-p "--\\|-\\(mode\\|test\\)\\'" (symbol-name command))))

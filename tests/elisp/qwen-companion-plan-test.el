@@ -98,12 +98,12 @@ MORE are further keys and values of the payload."
   (qwen-companion-plan-test-with
     (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     (qwen-companion-test-choosing "auto-edit"
-      (qwen-companion-plan-approve t))
+      (let ((current-prefix-arg '(4))) (qwen-companion-diff-accept)))
     (qwen-companion-plan-test--review qwen-companion-plan-test--text)
     ;; What was chosen for an answer that did not come about is not meant for the next.
     (erase-buffer)
     (qwen-companion-test-choosing "auto-edit"
-      (qwen-companion-test-refused "The plan is empty" (qwen-companion-plan-approve t)))
+      (qwen-companion-test-refused "The plan is empty" (let ((current-prefix-arg '(4))) (qwen-companion-diff-accept))))
     (should (qwen-companion-proposals))
     (insert qwen-companion-plan-test--text)
     (qwen-companion-test-press "C-c C-c")
@@ -280,7 +280,7 @@ MORE are further keys and values of the payload."
       (should (equal '("a.txt" "plan" "question")
                      (mapcar (lambda (entry) (aref (cadr entry) 0)) tabulated-list-entries)))
       (should (equal project (aref (cadr (nth 1 tabulated-list-entries)) 2)))
-      (qwen-companion-review-list-close)
+      (qwen-companion-list-close 'qwen-companion-diffs-mode)
       ;; Each is answered by itself.
       (qwen-companion-diff-accept (cl-find 'plan (qwen-companion-proposals)
                                            :key #'qwen-companion-proposal-kind))

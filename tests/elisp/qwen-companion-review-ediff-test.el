@@ -665,7 +665,7 @@
         (qwen-companion-reviews-show)
         (should (equal keys (funcall name)))
         (qwen-companion-diff-reject)
-        (qwen-companion-review-list-close)
+        (qwen-companion-list-close 'qwen-companion-diffs-mode)
         ;; With the option it may, and comes by itself as soon as there is room.
         (switch-to-buffer "*terminal*")
         (let ((qwen-companion-diff-select t))

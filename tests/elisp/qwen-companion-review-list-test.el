@@ -14,7 +14,7 @@
   `(qwen-companion-test-with-reviews ,files
      (unwind-protect
          (progn ,@body)
-       (qwen-companion-review-list-close))))
+       (qwen-companion-list-close 'qwen-companion-diffs-mode))))
 
 (defmacro qwen-companion-review-list-test-with-waiting (files &rest body)
   "Run BODY where the change of each of FILES, from 1 to 2, waits."
@@ -33,7 +33,8 @@
       ;; Below the names of the columns.
       (forward-line)
       (cl-loop until (eobp)
-               collect (append (tabulated-list-get-entry) nil)
+               collect (or (append (tabulated-list-get-entry) nil)
+                           (list (string-trim (thing-at-point 'line t))))
                do (forward-line)))))
 
 (defun qwen-companion-review-list-test--column (number)
@@ -209,7 +210,7 @@
     (qwen-companion-review-list-test--go-to "b.txt")
     (call-interactively (key-binding (kbd "C-c C-c")))
     (qwen-companion-review-list-test--go-to "c.txt")
-    (call-interactively (key-binding (kbd "C-c C-k")))
+    (execute-kbd-macro (kbd "C-c C-k"))
     (should (equal '(accepted rejected) (mapcar #'car (qwen-companion-test-outcomes))))
     (qwen-companion-review-list-test--go-to "a.txt")
     (call-interactively (key-binding (kbd "RET")))
@@ -290,7 +291,7 @@
           (qwen-companion-reviews-next)
           (should (equal "b.txt" (qwen-companion-review-file (qwen-companion-review-shown))))
           (should (selected-p))
-          (qwen-companion-reviews-reject)
+          (qwen-companion-diff-reject)
           (should (selected-p))
           (qwen-companion-diff-open "a.txt")
           (qwen-companion-diffs)
@@ -328,7 +329,7 @@
     (should-not (qwen-companion-test-ticking))
     (qwen-companion-diffs)
     (should (= 1 (length (qwen-companion-test-ticking))))
-    (qwen-companion-review-list-close)
+    (qwen-companion-list-close 'qwen-companion-diffs-mode)
     (should-not (qwen-companion-test-ticking))
     (should-not qwen-companion-proposal-changed-hook)))
 

@@ -270,7 +270,7 @@ A text that is nil removes the line."
       (qwen-companion-test-press "?")
       (with-current-buffer (help-buffer)
         (goto-char (point-min))
-        (should (looking-at "C-c C-c +Accept the proposal"))
+        (should (looking-at "C-c C-c +Accept a proposal"))
         (should (search-forward-regexp "^x, k\\|^k, x" nil t))
         ;; Not cut inside a word in a narrow window; what continues is below its beginning.
         (should word-wrap)
@@ -1320,7 +1320,7 @@ LINE-END is what ends the lines in the file."
                     (interprogram-cut-function nil))
             (qwen-companion-review-unified-test--review "1\nTWO\n3\n")
             (comment "\\+TWO" "Good.")
-            (qwen-companion-unified-accept)
+            (qwen-companion-diff-accept)
             (should (string-prefix-p "I have accepted your change" (current-kill 0)))
             (should (string-search "Good." (car (qwen-companion-prompts-of root))))))))))
 

@@ -37,7 +37,7 @@
                (qwen-companion-sessions)
                (unwind-protect
                    (progn ,@body)
-                 (qwen-companion-session-list-close)))))))))
+                 (qwen-companion-list-close 'qwen-companion-sessions-mode)))))))))
 
 (defun qwen-companion-session-list-test--session (id &rest keys)
   "Return a session ID with KEYS."
@@ -98,7 +98,7 @@
             (qwen-companion-session-list-test--session "b" :state '(:activity idle :since 1)))
     (qwen-companion-test-first-row)
     (qwen-companion-test-refused "outside of Emacs; Ctrl\\+Y there"
-      (call-interactively (key-binding "t")))
+      (call-interactively (key-binding "y")))
     (with-temp-buffer
       (let ((terminal (current-buffer)) sent)
         (cl-letf (((symbol-function 'qwen-companion-terminal-session-buffer)
@@ -107,11 +107,11 @@
                   ((symbol-function 'process-send-string)
                    (lambda (_process key) (push key sent))))
           (with-current-buffer "*qwen-companion sessions*"
-            (call-interactively (key-binding "t"))
+            (call-interactively (key-binding "y"))
             (should (equal '("\C-y") sent))
             (forward-line)
             (qwen-companion-test-refused "No request of this CLI has failed"
-              (call-interactively (key-binding "t")))))))))
+              (call-interactively (key-binding "y")))))))))
 
 (defun qwen-companion-session-list-test--registered (id &rest keys)
   "Return a registered CLI ID with KEYS."
@@ -197,8 +197,8 @@
                           (number-sequence 1 2000)))
             (drawn 0))
         (setcar (last clis) (append '(:state (:activity asking :since 1)) (car (last clis))))
-        (cl-letf* ((draw (symbol-function 'qwen-companion-session-list--draw))
-                   ((symbol-function 'qwen-companion-session-list--draw)
+        (cl-letf* ((draw (symbol-function 'qwen-companion-list--draw))
+                   ((symbol-function 'qwen-companion-list--draw)
                     (lambda () (cl-incf drawn) (funcall draw))))
           (dolist (some (seq-partition clis 20))
             (qwen-companion-registry-on-registered (list :clis some :controller 'none)))
@@ -276,10 +276,10 @@
     (let (shown)
       (cl-letf (((symbol-function 'qwen-companion-changes-of-session)
                  (lambda (turn) (setq shown (qwen-companion-turn-id turn)))))
-        (call-interactively (key-binding "c"))
+        (call-interactively (key-binding "d"))
         (should (equal "2" shown))
         (forward-line)
-        (should-error (call-interactively (key-binding "c")) :type 'user-error))))
+        (should-error (call-interactively (key-binding "d")) :type 'user-error))))
   (should-not (qwen-companion-journal-watched-p)))
 
 (ert-deftest qwen-companion-session-list-test-follows ()
@@ -397,7 +397,7 @@
       (should (string-match-p "\\`Qwen Code 13 in site probably asks since 40 s: Make it, /home/me/site$"
                               (qwen-companion-session-list-help)))
       (qwen-companion-test-first-row)
-      (should (string-match-p "\\` 3 CLIs  1 waits for you  s prompt  c changes"
+      (should (string-match-p "\\` 3 CLIs  1 waits for you  r prompt  d changes"
                               (qwen-companion-test-header)))
       (with-temp-buffer
         (qwen-companion-next-waiting)
@@ -419,15 +419,15 @@
                      (should (<= (string-width (car rows)) 79))
                      (list (substring (car rows) 0 49) (cadr rows)))))
     (qwen-companion-test-first-row)
-    (should (qwen-companion-test-header-p "t try again  s prompt"))
+    (should (qwen-companion-test-header-p "y try again  r prompt"))
     (let ((map (copy-keymap qwen-companion-sessions-mode-map)))
       (define-key map "T" #'qwen-companion-session-list-retry)
-      (define-key map "t" nil)
+      (define-key map "y" nil)
       (use-local-map map)
       (setq qwen-companion-header--keys nil)
-      (should (qwen-companion-test-header-p "T try again  s prompt")))
+      (should (qwen-companion-test-header-p "T try again  r prompt")))
     (forward-line 2)
-    (should (qwen-companion-test-header-p "waits for you  s prompt"))
+    (should (qwen-companion-test-header-p "waits for you  r prompt"))
     (goto-char (point-min))
     (should-not (qwen-companion-test-header-p "prompt\\|end"))))
 

@@ -39,7 +39,7 @@
            (qwen-companion-worktrees-mode)
            (setq qwen-companion-worktrees--trees
                  (cons (list :path "/p" :branch "main" :head "1") ,trees))
-           (qwen-companion-worktrees--print)
+           (qwen-companion-list--update)
            ,@body)))))
 
 (defun qwen-companion-worktrees-test--line (name)
@@ -63,7 +63,7 @@
       (list (qwen-companion-worktrees-test--tree "feat" :files 3 :conflicts '("a.txt")))
       nil nil
     (set-frame-size (selected-frame) 80 24)
-    (qwen-companion-worktrees--print)
+    (qwen-companion-list--update)
     (should (<= (+ tabulated-list-padding
                    (cl-loop for (_ width) across tabulated-list-format sum (1+ width)))
                 80))
@@ -163,7 +163,7 @@ A list in no window looks at all of them once it is shown."
             (switch-to-buffer (current-buffer))
             (should-not (save "/p/a.txt"))
             (switch-to-buffer list)
-            (qwen-companion-worktrees--print)
+            (qwen-companion-list--update)
             (should (member nil asked))))))))
 
 (ert-deftest qwen-companion-worktrees-test-many-are-shown-soon ()

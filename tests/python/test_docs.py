@@ -152,7 +152,9 @@ def test_the_help_of_each_mode_leads_to_a_node_of_the_manual() -> None:
         name: node.search(body)
         for path in LISP
         for name, body in re.findall(
-            r"^\(define-derived-mode (\S+)(.*?)(?=^\()", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+            r"^\((?:define-derived-mode|qwen-companion-list-define) (\S+)(.*?)(?=^\()",
+            path.read_text(encoding="utf-8"),
+            re.MULTILINE | re.DOTALL,
         )
     }
     assert len(modes) >= 8

@@ -189,7 +189,7 @@ def test_what_its_settings_say(stage: Stage, cli: Cli, agents: dict[str, Any], o
         wait_for_rows(stage, r"\|terminal project-|outside Emacs")
         if "crossSessionMessaging" in agents:
             to_list(stage)
-            stage.screen.keys("s")
+            stage.screen.keys("r")
         else:
             prompt(stage, "do it")
             stage.screen.wait_for("Let Emacs send prompts")
@@ -395,7 +395,7 @@ def test_a_conversation_walks_from_a_terminal_to_a_chat_and_back(stage: Stage, c
     wait_until_idle(stage)
     wait_for_turns("one", "two")
     to_list(stage)
-    stage.screen.keys("s")
+    stage.screen.keys("r")
     stage.wait_until_said("runs in a daemon; send the prompt in a chat")
     # As `D' in the list of chats does.
     stage.emacs.command("qwen-companion-chats")
