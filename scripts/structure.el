@@ -13,7 +13,9 @@
 ;;   Each symbol counts: a function that is called, a command in a keymap, a
 ;;   function in a hook.  Of extensions/, a file for one other package may be
 ;;   autoloaded from any floor; the menu uses the commands of the top file too.
-;; - There is no circle of `require', `autoload' and `declare-function'.
+;; - There is no circle of `require', `autoload' and `declare-function', and in a
+;;   folder none of symbols used: functions, accessors, faces, commands in keymaps.
+;; - A symbol with the name of another file is not defined.
 ;; - A private name, one with two hyphens, has the prefix of its own file and
 ;;   is in no other.
 ;; - A variable of another file is not declared: that file is required.
@@ -96,12 +98,10 @@
              (push needed needs))))
        form))))
 
-(defun structure--circles (files)
-  "Return the findings about circles in FILES: one for each circle met."
-  (let ((needs (mapcar (lambda (file)
-                         (cons (car file) (structure--needs (cdr file))))
-                       files))
-        (done nil)
+(defun structure--circles (needs)
+  "Return the findings about circles in NEEDS, an alist (FEATURE . FEATURES).
+Each circle that is met is one."
+  (let ((done nil)
         (findings nil))
     (cl-labels ((visit (feature path)
                   (cond
@@ -114,9 +114,40 @@
                     (dolist (needed (cdr (assoc feature needs)))
                       (visit needed (cons feature path)))
                     (push feature done)))))
-      (dolist (file files)
-        (visit (car file) nil)))
+      (dolist (feature needs)
+        (visit (car feature) nil)))
     (nreverse findings)))
+
+(defconst structure--doors '(qwen-companion-chat-switch qwen-companion-chats)
+  "Autoloaded commands in the menu of a file that their file needs.")
+
+(defun structure--uses (files)
+  "Return which files of its folder each of FILES uses, by symbols.
+The value is an alist (FEATURE . FEATURES).  The name of a mode is no use:
+a command of it checks where it is called."
+  (let ((defined (structure--definitions files)))
+    (mapcar
+     (lambda (file)
+       (let (uses)
+         (structure--walk
+          (lambda (symbol)
+            (when-let* ((owner (and (symbolp symbol) (gethash symbol defined)))
+                        ((not (equal owner (car file))))
+                        ((not (string-suffix-p "-mode" (symbol-name symbol))))
+                        ((not (memq symbol structure--doors)))
+                        ((equal (structure--folder owner) (structure--folder (car file)))))
+              (cl-pushnew owner uses :test #'equal)))
+          (structure--without-requires (cdr file)))
+         (cons (car file) (nreverse uses))))
+     files)))
+
+(defun structure--without-requires (forms)
+  "Return FORMS without `require' and `provide': a feature may be a symbol too."
+  (if (consp forms)
+      (unless (memq (car forms) '(require provide))
+        (cons (structure--without-requires (car forms))
+              (structure--without-requires (cdr forms))))
+    forms))
 
 ;;; Names
 
@@ -197,10 +228,14 @@
 
 ;;; Floors
 
+(defun structure--folder (feature)
+  "Return the folder of FEATURE."
+  (alist-get feature structure--folders nil nil #'equal))
+
 (defun structure--floor (feature)
   "Return the number of the floor of FEATURE, nil if it is on none."
-  (let ((folder (alist-get feature structure--folders nil nil #'equal)))
-    (seq-position structure--floors folder (lambda (floor folder) (member folder floor)))))
+  (seq-position structure--floors (structure--folder feature)
+                (lambda (floor folder) (member folder floor))))
 
 (defun structure--definitions (files)
   "Return a hash table of all that FILES define: name to feature."
@@ -210,10 +245,30 @@
         (pcase form
           ((or `(defvar ,_) `(declare-function . ,_) `(define-key . ,_)))
           (`(,(and (pred symbolp) (app symbol-name (pred (string-match-p "\\`\\(?:cl-\\)?def"))))
-             ,(or `(,name . ,_) name) . ,_)
+             ,(or `(,name . ,_) name) . ,rest)
            (when (and (symbolp name) (string-prefix-p structure--name (symbol-name name)))
-             (puthash name feature defined))))))
+             (puthash name feature defined)
+             (when (eq 'cl-defstruct (car form))
+               (dolist (slot rest)
+                 (unless (stringp slot)
+                   (puthash (intern (format "%s-%s" name (if (consp slot) (car slot) slot)))
+                            feature defined)))))))))
     defined))
+
+(defconst structure--names-of-users
+  '(qwen-companion-context qwen-companion-journal qwen-companion-plan qwen-companion-terminal)
+  "Commands and options with the name of another file, which users know.")
+
+(defun structure--namesakes (files)
+  "Return the findings about symbols in FILES with the name of another file."
+  (let (findings)
+    (maphash (lambda (symbol owner)
+               (when (and (assoc (symbol-name symbol) files)
+                          (not (equal owner (symbol-name symbol)))
+                          (not (memq symbol structure--names-of-users)))
+                 (push (cons owner (format "name of another file: %s" symbol)) findings)))
+             (structure--definitions files))
+    (nreverse findings)))
 
 (defun structure--climbs (files)
   "Return the findings about uses of a higher floor in FILES."
@@ -221,7 +276,7 @@
         (findings nil))
     (pcase-dolist (`(,feature . ,forms) files)
       (let ((floor (structure--floor feature))
-            (folder (alist-get feature structure--folders nil nil #'equal))
+            (folder (structure--folder feature))
             seen)
         (when floor
           (structure--walk
@@ -230,10 +285,8 @@
                                      (not (memq symbol seen))
                                      ;; The group of all options, and whether the mode is on.
                                      (not (memq symbol '(qwen-companion qwen-companion-mode)))
-                                     ;; The name of a file may be that of a command too.
-                                     (not (assoc (symbol-name symbol) files))
                                      (gethash symbol defined)))
-                         (other (alist-get owner structure--folders nil nil #'equal)))
+                         (other (structure--folder owner)))
                (push symbol seen)
                (unless (or (equal folder other)
                            (equal other "extensions")
@@ -242,7 +295,7 @@
                              (equal folder "menu")))
                  (push (cons feature (format "%s/ is not below %s/: %s of %s" other folder symbol owner))
                        findings))))
-           forms))))
+           (structure--without-requires forms)))))
     (nreverse findings)))
 
 ;;; All
@@ -251,7 +304,11 @@
   "Return what is found in the package's files in DIRECTORY, the current one.
 The value is a list of (FEATURE . TEXT)."
   (let ((files (structure--files (or directory default-directory))))
-    (append (structure--circles files) (structure--names files) (structure--programs files)
+    (append (structure--circles (mapcar (lambda (file)
+                                          (cons (car file) (structure--needs (cdr file))))
+                                        files))
+            (structure--circles (structure--uses files))
+            (structure--names files) (structure--namesakes files) (structure--programs files)
             (structure--climbs files))))
 
 (defun structure-check ()

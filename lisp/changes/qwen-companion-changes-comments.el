@@ -108,7 +108,7 @@ texts.  LINE is its text with the sign, TEXT the user's comment."
 Show a comment whose line is gone below the heading of the file."
   (pcase-let ((`(,_ ,start . ,end) (assoc (list 'body id path) (qwen-companion-items-bounds))))
     (when start
-      (remove-overlays start end 'qwen-companion-changes-comment t)
+      (remove-overlays start end 'qwen-companion-changes-comments t)
       (dolist (comment qwen-companion-changes-items-comments)
         (when (and (equal id (qwen-companion-changes-comments--comment-group comment))
                    (equal path (qwen-companion-changes-comments--comment-path comment)))
@@ -122,7 +122,7 @@ Show a comment whose line is gone below the heading of the file."
             (when (>= (point) end)
               (goto-char start))
             (qwen-companion-comments-show (qwen-companion-changes-comments--comment-text comment)
-                                          'qwen-companion-changes-comment)))))))
+                                          'qwen-companion-changes-comments)))))))
 
 (defun qwen-companion-changes-send-comments ()
   "Send all comments to the CLI as one prompt, with places and quoted lines.
@@ -151,7 +151,7 @@ to paste."
         (message "%d comment%s: %s" count (if (= count 1) "" "s") done)))
     (setq qwen-companion-changes-items-comments nil)
     (qwen-companion-changes-comments--auto-save)
-    (remove-overlays nil nil 'qwen-companion-changes-comment t)
+    (remove-overlays nil nil 'qwen-companion-changes-comments t)
     (force-mode-line-update)))
 
 (defun qwen-companion-changes-comments--prompt (comments)

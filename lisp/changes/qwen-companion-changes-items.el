@@ -986,24 +986,5 @@ renamed file, any undoing counts."
                       "still comparing; try again in a moment")))
     view))
 
-;;; The mode
-
-(defun qwen-companion-changes-items-header ()
-  "Return the header line: the scope, the number of comments and the keys."
-  (qwen-companion-header-line
-   (qwen-companion-changes-items-scope-words)
-   `((1 . ,(when qwen-companion-changes-items-root
-             (concat "in " (qwen-companion-untrusted-line
-                            (file-name-nondirectory qwen-companion-changes-items-root)))))
-     (2 . ,(when qwen-companion-changes-items-client
-             (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
-     (3 . ,(when qwen-companion-changes-items-all "including seen"))
-     (0 . ,(when qwen-companion-changes-items-comments
-             (format "%d comment%s: %s" (length qwen-companion-changes-items-comments)
-                     (if (cdr qwen-companion-changes-items-comments) "s" "")
-                     (qwen-companion-header-key 'qwen-companion-changes-send-comments
-                                                "sends"))))
-     ,@(qwen-companion-header-mode-keys))))
-
 (provide 'qwen-companion-changes-items)
 ;;; qwen-companion-changes-items.el ends here

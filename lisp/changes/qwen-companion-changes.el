@@ -444,6 +444,23 @@ PATH nil stands for any file."
   (help qwen-companion-header-help nil)
   ([mouse-2] qwen-companion-changes-visit-clicked nil))
 
+(defun qwen-companion-changes--header ()
+  "Return the header line: the scope, the number of comments and the keys."
+  (qwen-companion-header-line
+   (qwen-companion-changes-items-scope-words)
+   `((1 . ,(when qwen-companion-changes-items-root
+             (concat "in " (qwen-companion-untrusted-line
+                            (file-name-nondirectory qwen-companion-changes-items-root)))))
+     (2 . ,(when qwen-companion-changes-items-client
+             (qwen-companion-untrusted-line qwen-companion-changes-items-client)))
+     (3 . ,(when qwen-companion-changes-items-all "including seen"))
+     (0 . ,(when qwen-companion-changes-items-comments
+             (format "%d comment%s: %s" (length qwen-companion-changes-items-comments)
+                     (if (cdr qwen-companion-changes-items-comments) "s" "")
+                     (qwen-companion-header-key 'qwen-companion-changes-send-comments
+                                                "sends"))))
+     ,@(qwen-companion-header-mode-keys))))
+
 (define-derived-mode qwen-companion-changes-mode special-mode "Changes"
   "Major mode for the list of agents' changes.
 Info node `(qwen-companion)Changes' is about it.
@@ -464,7 +481,7 @@ Info node `(qwen-companion)Changes' is about it.
         qwen-companion-changes-items-headings (make-hash-table :test #'equal)
         qwen-companion-changes-items-auto-unfold t
         qwen-companion-changes-items-arrows (char-displayable-p ?▸)
-        header-line-format '((:eval (qwen-companion-changes-items-header))))
+        header-line-format '((:eval (qwen-companion-changes--header))))
   (qwen-companion-changes-items-note-seen)
   (add-hook 'qwen-companion-changes-items-drawn-hook #'qwen-companion-changes-comments-show nil t)
   (jit-lock-register #'qwen-companion-hunks-view-fontify)

@@ -24,6 +24,17 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-daemon-messages)
 
+(defface qwen-companion-chat-markup
+  '((t :inherit shadow))
+  "Face of Markdown's markup characters."
+  :group 'qwen-companion)
+
+(defface qwen-companion-chat-separator
+  '((((type tty)) :inherit shadow :underline t :extend t)
+    (t :inherit shadow :overline t :extend t))
+  "Face of the line between the conversation and the prompt."
+  :group 'qwen-companion)
+
 (cl-defstruct (qwen-companion-chat-block
                (:copier nil)
                (:constructor qwen-companion-chat-blocks--make))
@@ -54,13 +65,10 @@ See `qwen-companion-chat-blocks-groups-of'.")
   (qwen-companion-buffers-keymap
    "TAB" 'qwen-companion-chat-toggle-fold
    "<backtab>" 'qwen-companion-chat-toggle-all-folds
-   "n" 'qwen-companion-chat-next-turn
-   "p" 'qwen-companion-chat-previous-turn
    "g" 'qwen-companion-chat-reload
-   "w" 'qwen-companion-chat-copy-code
-   "i" 'qwen-companion-chat-insert-code
    "q" 'quit-window)
-  "Keymap of the conversation, above the prompt.")
+  "Keymap of the conversation, above the prompt.
+Files with other commands of the conversation add their keys.")
 
 (defvar qwen-companion-chat-fold-map
   (qwen-companion-buffers-keymap
@@ -371,7 +379,7 @@ A line that the user has opened stays open."
       (setq fold (make-overlay start end))
       (overlay-put fold 'evaporate t)
       (overlay-put fold 'isearch-open-invisible #'qwen-companion-chat-blocks--open-fold)
-      (overlay-put fold 'invisible 'qwen-companion-chat))
+      (overlay-put fold 'invisible 'qwen-companion-chat-fold-rest))
     (move-overlay fold start end)
     (overlay-put fold 'qwen-companion-chat-label
                  (propertize
@@ -395,7 +403,7 @@ A line that the user has opened stays open."
 
 (defun qwen-companion-chat-blocks--show-folded (fold folded)
   "Show the overlay FOLD folded if FOLDED is non-nil, else open."
-  (overlay-put fold 'invisible (and folded 'qwen-companion-chat))
+  (overlay-put fold 'invisible (and folded 'qwen-companion-chat-fold-rest))
   (overlay-put fold 'after-string
                (and folded (overlay-get fold 'qwen-companion-chat-label))))
 
@@ -451,6 +459,7 @@ Very long lines stay folded."
 (defun qwen-companion-chat-blocks-enable-search ()
   "Let a search in the current buffer match folded text and hidden markup."
   (add-to-invisibility-spec '(qwen-companion-chat-fold . t))
+  (add-to-invisibility-spec '(qwen-companion-chat-fold-rest . t))
   (setq-local isearch-filter-predicate #'qwen-companion-chat-blocks--search-filter)
   (add-hook 'isearch-update-post-hook #'qwen-companion-chat-blocks--on-match nil t)
   (add-hook 'isearch-mode-end-hook #'qwen-companion-chat-blocks--on-search-end nil t))

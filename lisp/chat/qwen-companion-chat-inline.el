@@ -19,6 +19,25 @@
 (require 'cl-lib)
 (require 'subr-x)
 
+(defface qwen-companion-chat-code
+  '((((class color) (min-colors 88) (background light))
+     :inherit fixed-pitch :background "grey96" :extend t)
+    (((class color) (min-colors 88) (background dark))
+     :inherit fixed-pitch :background "grey14" :extend t)
+    (t :inherit fixed-pitch))
+  "Face of blocks of code in a chat."
+  :group 'qwen-companion)
+
+(cl-defstruct (qwen-companion-chat-code
+               (:copier nil)
+               (:constructor qwen-companion-chat-inline-make-code))
+  "A block of code in the untrusted LANGUAGE, a string.
+FENCE is its opening fence, MARGIN the number of characters before FENCE
+and before each line.  CLOSED is non-nil after the closing fence.  COLOURED
+is t when the block has the faces of its language, `pending' when it will
+get them.  The text of the block has this struct as a property."
+  language fence (margin 0) closed coloured)
+
 (defconst qwen-companion-chat-inline--lines 200
   "Longest paragraph in lines that is parsed for markup.")
 

@@ -28,15 +28,6 @@
 (require 'qwen-companion-chat-places)
 (require 'qwen-companion-untrusted)
 
-(defface qwen-companion-chat-code
-  '((((class color) (min-colors 88) (background light))
-     :inherit fixed-pitch :background "grey96" :extend t)
-    (((class color) (min-colors 88) (background dark))
-     :inherit fixed-pitch :background "grey14" :extend t)
-    (t :inherit fixed-pitch))
-  "Face of blocks of code in a chat."
-  :group 'qwen-companion)
-
 (defface qwen-companion-chat-inline-code
   '((t :inherit (fixed-pitch font-lock-constant-face)))
   "Face of code inside a line in a chat."
@@ -54,9 +45,9 @@
   "Face of a Markdown heading in a chat."
   :group 'qwen-companion)
 
-(defface qwen-companion-chat-markup
-  '((t :inherit shadow))
-  "Face of Markdown's markup characters."
+(defface qwen-companion-chat-thought
+  '((t :inherit (italic shadow)))
+  "Face of the model's thoughts."
   :group 'qwen-companion)
 
 (defcustom qwen-companion-chat-hide-markup t
@@ -161,16 +152,6 @@ Nil before the first text.")
 
 ;;; Code blocks
 
-(cl-defstruct (qwen-companion-chat-code
-               (:copier nil)
-               (:constructor qwen-companion-chat-markdown--make-code))
-  "A block of code in the untrusted LANGUAGE, a string.
-FENCE is its opening fence, MARGIN the number of characters before FENCE
-and before each line.  CLOSED is non-nil after the closing fence.  COLOURED
-is t when the block has the faces of its language, `pending' when it will
-get them.  The text of the block has this struct as a property."
-  language fence (margin 0) closed coloured)
-
 (cl-defstruct (qwen-companion-chat-reader
                (:copier nil)
                (:constructor qwen-companion-chat-markdown--make-reader))
@@ -262,7 +243,7 @@ If indented by four columns, it does so only in a list."
         (cond
          ((and (not code) (qwen-companion-chat-markdown--opening-fence-p))
           (setf (qwen-companion-chat-reader-code reader)
-                (qwen-companion-chat-markdown--make-code
+                (qwen-companion-chat-inline-make-code
                  :margin (- (match-end 1) (match-beginning 1))
                  :fence (match-string-no-properties 2)
                  :language (match-string-no-properties 3)))
@@ -719,6 +700,9 @@ This is done at point in the most recently used buffer that visits a file."
       (push-mark nil t)
       (insert code))
     (message "Inserted the code block into %s" (buffer-name buffer))))
+
+(define-key qwen-companion-chat-conversation-map "w" #'qwen-companion-chat-copy-code)
+(define-key qwen-companion-chat-conversation-map "i" #'qwen-companion-chat-insert-code)
 
 ;;; Tables
 

@@ -50,17 +50,6 @@
   "Face of the heading above a message of a user."
   :group 'qwen-companion)
 
-(defface qwen-companion-chat-thought
-  '((t :inherit (italic shadow)))
-  "Face of the model's thoughts."
-  :group 'qwen-companion)
-
-(defface qwen-companion-chat-separator
-  '((((type tty)) :inherit shadow :underline t :extend t)
-    (t :inherit shadow :overline t :extend t))
-  "Face of the line between the conversation and the prompt."
-  :group 'qwen-companion)
-
 ;;; State
 
 (defvar-local qwen-companion-chat--places nil
@@ -575,6 +564,8 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
   ("C-c C-l" qwen-companion-chat-reload "Read It Again"))
 
 (define-key qwen-companion-chat-mode-map (kbd "C-c C-a") qwen-companion-chat-answer-map)
+(define-key qwen-companion-chat-conversation-map "n" #'qwen-companion-chat-next-turn)
+(define-key qwen-companion-chat-conversation-map "p" #'qwen-companion-chat-previous-turn)
 
 (defconst qwen-companion-chat--hooks
   '((kill-emacs-query-functions . qwen-companion-chat--exit-p)
@@ -656,7 +647,6 @@ RET	do so on their first line; follow a link, choose an option
               ;; Scroll line by line when text is added at the end.
               scroll-conservatively 101
               buffer-auto-save-file-name nil)
-  (add-to-invisibility-spec '(qwen-companion-chat . t))
   (qwen-companion-chat-blocks-set-up
    (substitute-command-keys
     " \\[qwen-companion-chat-send] send   \\[qwen-companion-chat-cancel] cancel   \\[describe-mode] all keys"))

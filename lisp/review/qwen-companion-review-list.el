@@ -291,5 +291,7 @@ The list updates itself while it is visible.
   (interactive)
   (qwen-companion-list-open 'qwen-companion-diffs-mode))
 
+(define-key qwen-companion-review-command-map "l" #'qwen-companion-diffs)
+
 (provide 'qwen-companion-review-list)
 ;;; qwen-companion-review-list.el ends here

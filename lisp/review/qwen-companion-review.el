@@ -1631,9 +1631,7 @@ names the file of another one."
    "r" #'qwen-companion-review
    "a" #'qwen-companion-diff-accept
    "k" #'qwen-companion-diff-reject
-   "i" #'qwen-companion-terminal-escape
-   ;; Autoloaded: the list needs this file.
-   "l" 'qwen-companion-diffs)
+   "i" #'qwen-companion-terminal-escape)
   "Keymap for reviews in a terminal, behind a prefix key.")
 
 ;; C-c and a punctuation character is for minor modes by convention.  The

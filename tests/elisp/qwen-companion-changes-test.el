@@ -1351,7 +1351,7 @@ So is a file in whose directory's place such a link is."
     ;; It is still there after news.
     (qwen-companion-test-press "g")
     (qwen-companion-changes-test-settle)
-    (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comment))
+    (should (cl-some (lambda (overlay) (overlay-get overlay 'qwen-companion-changes-comments))
                      (overlays-in (point-min) (point-max))))
     (qwen-companion-test-said "takes no prompts" (qwen-companion-test-press "C-c C-c"))
     (should (equal "Comments on your changes:\n\na.txt:20\n> +twenty\nWhy 20?\e[201~\n"

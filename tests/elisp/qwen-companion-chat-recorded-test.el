@@ -132,7 +132,7 @@ told as well."
      (and face (list (intern (string-remove-prefix "qwen-companion-chat-" (symbol-name face)))))
      (pcase (and (invisible-p (point)) (get-char-property (point) 'invisible))
        ('qwen-companion-chat-markup '(hidden))
-       ((or 'qwen-companion-chat 'qwen-companion-chat-fold) '(folded)))
+       ((or 'qwen-companion-chat-fold-rest 'qwen-companion-chat-fold) '(folded)))
      (and (get-text-property (point) 'line-prefix) '(indented))
      (and (get-text-property (point) 'qwen-companion-chat-option) '(option))
      (and (get-text-property (point) 'qwen-companion-chat-choice) '(choice))

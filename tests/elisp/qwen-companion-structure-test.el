@@ -97,6 +97,34 @@
                    (nil (setq x (run-at-time 1 nil #'qwen-companion-a)))))
     (qwen-companion-structure-test--found expected (list "qwen-companion-a" form))))
 
+;;; Inside a folder
+
+(ert-deftest qwen-companion-structure-test-circles-by-use-are-found ()
+  "A function, a command in a keymap, an accessor or a face is a use; a mode is none."
+  (pcase-dolist (`(,definition ,use)
+                 '(((defun qwen-companion-a-do ()) (qwen-companion-a-do))
+                   ((defun qwen-companion-a-do ()) (define-key map "a" 'qwen-companion-a-do))
+                   ((cl-defstruct (qwen-companion-a-thing) "Doc." (place 1))
+                    (qwen-companion-a-thing-place x))
+                   ((defface qwen-companion-a-face nil "Doc.") (setq x '(face qwen-companion-a-face)))))
+    (let ((two `("lisp/base/qwen-companion-b" (defun qwen-companion-b-do ()) ,use)))
+      (qwen-companion-structure-test--found
+       '("circle: qwen-companion-a > qwen-companion-b > qwen-companion-a")
+       `("lisp/base/qwen-companion-a" ,definition (qwen-companion-b-do)) two)
+      (qwen-companion-structure-test--found
+       nil `("lisp/base/qwen-companion-a" ,definition) two)))
+  (qwen-companion-structure-test--found
+   nil
+   '("lisp/base/qwen-companion-a" (define-derived-mode qwen-companion-a-mode nil "A") (qwen-companion-b-do))
+   '("lisp/base/qwen-companion-b" (defun qwen-companion-b-do () (derived-mode-p 'qwen-companion-a-mode)))))
+
+(ert-deftest qwen-companion-structure-test-names-of-other-files-are-found ()
+  (qwen-companion-structure-test--found
+   '("name of another file: qwen-companion-a")
+   '("qwen-companion-a" (provide 'qwen-companion-a)) '("qwen-companion-b" (defun qwen-companion-a ())))
+  (qwen-companion-structure-test--found
+   nil '("qwen-companion-a" (defun qwen-companion-a ())) '("qwen-companion-b" (require 'qwen-companion-a))))
+
 ;;; Floors
 
 (ert-deftest qwen-companion-structure-test-uses-of-a-higher-folder-are-found ()
