@@ -239,7 +239,8 @@ Point is on the first row at first."
   (let ((others (remove (tabulated-list-get-id) qwen-companion-list-marked)))
     (setq qwen-companion-list-marked
           (if on (cons (tabulated-list-get-id) others) others))
-    (tabulated-list-put-tag (if on qwen-companion-list--mark " "))))
+    (with-silent-modifications
+      (tabulated-list-put-tag (if on qwen-companion-list--mark " ")))))
 
 (defun qwen-companion-list-marked-things ()
   "Return the marked things, the first marked first."

@@ -268,8 +268,10 @@ See Info node `(qwen-companion)Several proposals'."
    :period 5
    :hooks '((qwen-companion-proposal-changed-hook . qwen-companion-review-list--refresh))
    :set-up (lambda () (setq tabulated-list-padding 2)))
-  (visit qwen-companion-diff-open "Go to the Review" "review" :embark t)
-  (("C-o" "SPC") qwen-companion-reviews-show "Show the Review" "show")
+  (visit qwen-companion-diff-open "Go to the Review" "review"
+   :if (qwen-companion-list-row) :embark t)
+  (("C-o" "SPC") qwen-companion-reviews-show "Show the Review" "show"
+   :if (qwen-companion-list-row))
   (next qwen-companion-reviews-next nil)
   (previous qwen-companion-reviews-previous nil)
   "---"
