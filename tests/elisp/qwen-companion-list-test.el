@@ -13,6 +13,10 @@
 
 (require 'qwen-companion-test-helper)
 (require 'qwen-companion-list)
+(require 'qwen-companion-changes)
+(require 'qwen-companion-inspector)
+(require 'qwen-companion-session-list)
+(require 'qwen-companion-worktrees)
 
 (defvar qwen-companion-list-test--things nil
   "The things in the list: (ID . TEXT).")
@@ -101,6 +105,44 @@
           (when (consp row)
             (should-not (cl-intersection keys (ensure-list (car row)) :test #'equal))))))
     (should (= 6 modes))))
+
+(defun qwen-companion-list-test--documented (title)
+  "Return the keys in the first column of the manual's table with TITLE."
+  (with-temp-buffer
+    (insert-file-contents (expand-file-name "docs/qwen-companion.org"
+                                            (file-name-directory
+                                             (locate-library "qwen-companion"))))
+    (re-search-forward (format "^| key +| %s +|\n|-.*\n" (regexp-quote title)))
+    (let (keys)
+      (while (looking-at "| \\([^|]+\\)|.*\n")
+        (goto-char (match-end 0))
+        (dolist (key (split-string (match-string 1) "\\(?:,\\| or\\)? +" t))
+          ;; In Org, = around a key, or ~ around =.
+          (push key keys)))
+      (cl-loop for (key . rest) on (nreverse keys)
+               ;; A key of several characters has spaces inside.
+               with text = nil
+               do (setq text (concat text (and text " ") key))
+               when (string-match "\\`\\([=~]\\)\\(.+\\)\\1\\'" text)
+               collect (match-string 2 text) and do (setq text nil)))))
+
+(ert-deftest qwen-companion-list-test-keys-in-the-manual ()
+  "The manual has each key of a list, and only keys that are bound."
+  (pcase-dolist (`(,title . ,mode)
+                 '(("in the list of CLIs" . qwen-companion-sessions-mode)
+                   ("in the list of worktrees" . qwen-companion-worktrees-mode)
+                   ("in the buffer of changes" . qwen-companion-changes-mode)
+                   ("in the list of what CLIs were told" . qwen-companion-inspector-mode)))
+    (let ((map (symbol-value (intern (format "%s-map" mode))))
+          (documented (qwen-companion-list-test--documented title)))
+      (dolist (key documented)
+        (should (commandp (lookup-key map (kbd (string-remove-prefix "C-u " key))))))
+      (dolist (command (qwen-companion-header--commands map))
+        (unless (memq command '(qwen-companion-header-click qwen-companion-header-help
+                                revert-buffer qwen-companion-changes-visit-clicked))
+          (ert-info ((format "%s in %s" command title))
+            (should (cl-intersection (mapcar #'key-description (where-is-internal command map))
+                                     documented :test #'equal))))))))
 
 (provide 'qwen-companion-list-test)
 ;;; qwen-companion-list-test.el ends here
