@@ -201,6 +201,8 @@ class ContextDistributor(ABC):
     def drop_session(self, session: str) -> None:
         """Remove an ended session."""
         self._sessions.pop(session, None)
+        # Not left to the next round: without a line to a place there is none.
+        self._set_exclusions(tuple(each for each in self.exclusions if each.session != session))
         if self._watched:
             self._update_all()
 
@@ -414,8 +416,12 @@ class ContextDistributor(ABC):
             context, kept = contexts[group]
             exclusions += [Exclusion(name(path).name, rule, identifier) for path, rule in kept.items()]
             self._reports.deliver(identifier, context)
-        if newcomers is None and (tuple(exclusions), self.has_sessions) != (self.exclusions, self._had_sessions):
-            self.exclusions, self._had_sessions = tuple(exclusions), self.has_sessions
+        if newcomers is None:
+            self._set_exclusions(tuple(exclusions))
+
+    def _set_exclusions(self, exclusions: tuple[Exclusion, ...]) -> None:
+        if (exclusions, self.has_sessions) != (self.exclusions, self._had_sessions):
+            self.exclusions, self._had_sessions = exclusions, self.has_sessions
             if self._watched:
                 self._reports.exclusions()
 

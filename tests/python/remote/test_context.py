@@ -268,6 +268,33 @@ async def test_the_first_cli_and_the_end_of_the_last_change_the_exclusions() -> 
     assert rules == ["a remote file", None, "a remote file"]
 
 
+async def test_the_exclusions_of_a_cli_that_ends_without_a_line_end_with_it() -> None:
+    """The user is told at once, also that no CLI is left there."""
+    told: list[tuple[list[str | None], str | None]] = []
+    name, relay = f"{PLACE}/etc/hosts", Relay()
+    context = begun(
+        Reports(
+            lambda _session, _context: None,
+            lambda _session, _place, _roots, _time, _text: None,
+            lambda: told.append(([each.session for each in context.exclusions], context.rule(name, "a remote file"))),
+        ),
+        relay,
+        VisitedFile(name, 0, None),
+    )
+    context.watch(True)
+    context.set_session(SESSION)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(context.run)
+        await anyio.wait_all_tasks_blocked()
+        assert told[-1] == (["s"], None)
+        relay.changes["hosts"] = None
+        context.set_link(None)
+        context.drop_session("s")
+        await anyio.wait_all_tasks_blocked()
+        assert told[-1] == ([], "a remote file")
+        tasks.cancel_scope.cancel()
+
+
 async def test_nothing_is_told_while_the_relay_does_not_answer() -> None:
     assert await told(Relay(a=None), f"{PLACE}{ROOT}/a.txt") == []
 
