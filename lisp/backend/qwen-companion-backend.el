@@ -14,6 +14,7 @@
 (require 'cl-lib)
 (require 'epc nil t)
 (require 'subr-x)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-environment)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
@@ -453,7 +454,8 @@ closed before it is answered gets no answer."
                         (equal secret qwen-companion-backend--secret))
                (qwen-companion-timers-check)
                (condition-case err
-                   (funcall function payload)
+                   (qwen-companion-buffers-locally
+                     (funcall function payload))
                  (error
                   (qwen-companion-backend--log "Error in %s: %s" function
                                                (error-message-string err))

@@ -51,6 +51,16 @@ For a long text Emacs would collect garbage several times, and each
 collection takes as long as all the work on 64 KB."
   (declare (indent 0) (debug t))
   `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
+      ,@body))
+
+(defmacro qwen-companion-buffers-locally (&rest body)
+  "Evaluate BODY in a buffer with a local directory, and return its value.
+Messages and timers come in any buffer.  In a remote one, Emacs calls the
+file name handler for each file, and TRAMP signals an error in that and in
+what it does for the user if it is waiting for a host."
+  (declare (indent 0) (debug t))
+  `(with-temp-buffer
+     (setq default-directory "/")
      ,@body))
 
 (defun qwen-companion-buffers-visiting (path)

@@ -57,10 +57,45 @@ option `qwen-companion-remote-places' controls whether PLACE is served."
   "Forget all places, but not the names of copies: saved texts may use them."
   (setq qwen-companion-places--served nil))
 
+(declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
+(declare-function tramp-file-name-user "tramp" (name) t)
+(declare-function tramp-file-name-host "tramp" (name) t)
+(declare-function tramp-file-name-localname "tramp" (name) t)
+(declare-function tramp-make-tramp-file-name "tramp" (&rest args))
+
+;; Messages, timers and the mode line must never wait for a host, so they call
+;; no file name handler: they use these functions for remote names.
+
 (defun qwen-companion-places-remote-p (file)
-  "Return non-nil when FILE is remote; call no file name handler.
-The functions that timers call use this one instead of `file-remote-p'."
+  "Return non-nil when FILE is remote."
   (not (memq (find-file-name-handler file 'file-remote-p) '(nil file-name-non-special))))
+
+(defun qwen-companion-places-split (file)
+  "Return (PLACE . PATH) for the remote FILE, or nil for a local one."
+  (when (qwen-companion-places-remote-p file)
+    (require 'tramp)
+    (let ((name (tramp-dissect-file-name file)))
+      (cons (tramp-make-tramp-file-name name 'noloc)
+            (tramp-file-name-localname name)))))
+
+(defun qwen-companion-places-visiting (file)
+  "Return the buffer that visits FILE by exactly this name, or nil."
+  (cl-find file (buffer-list) :key #'buffer-file-name :test #'equal))
+
+(defun qwen-companion-places-directory (name)
+  "Return NAME, of a directory, with a final slash."
+  (let ((file-name-handler-alist nil))
+    (file-name-as-directory name)))
+
+(defun qwen-companion-places-last-part (name)
+  "Return the last part of NAME, of a directory."
+  (let ((file-name-handler-alist nil))
+    (file-name-nondirectory (directory-file-name name))))
+
+(defun qwen-companion-places-below-p (file directory)
+  "Return non-nil when FILE is DIRECTORY or below it, by these names."
+  (string-prefix-p (qwen-companion-places-directory directory)
+                   (qwen-companion-places-directory file)))
 
 (defun qwen-companion-places-of (file)
   "Return the served place that FILE is at, or nil."
@@ -80,7 +115,7 @@ The functions that timers call use this one instead of `file-remote-p'."
   (let ((name (qwen-companion-places-name file)))
     (if (equal name file)
         file
-      (file-remote-p name 'localname))))
+      (cdr (qwen-companion-places-split name)))))
 
 (defun qwen-companion-places-shared (place)
   "Return the directories that PLACE shares, (THERE . HERE), without final slash."
@@ -98,14 +133,8 @@ The functions that timers call use this one instead of `file-remote-p'."
              return (concat (file-name-as-directory there)
                             (substring file (length (file-name-as-directory here)))))))
 
-(declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
-(declare-function tramp-file-name-user "tramp" (name) t)
-(declare-function tramp-file-name-host "tramp" (name) t)
-
 (defun qwen-companion-places-label (place)
-  "Return a short name of PLACE to show: the host, and the user if named.
-Call no file name handler, since the mode line uses this: for a name
-that ends in a colon, `file-remote-p' asks the host for its home."
+  "Return a short name of PLACE to show: the host, and the user if named."
   (require 'tramp)
   (let* ((name (tramp-dissect-file-name place))
          (user (tramp-file-name-user name)))
@@ -113,16 +142,15 @@ that ends in a colon, `file-remote-p' asks the host for its home."
 
 (defun qwen-companion-places-abbreviate (file)
   "Return FILE abbreviated to show; a remote one is like \"host:~/file\"."
-  (let* ((name (qwen-companion-places-name file))
-         (place (file-remote-p name)))
-    (if (not place)
-        (abbreviate-file-name name)
-      (let ((path (file-remote-p name 'localname))
-            (home (plist-get (qwen-companion-places-message place) :home)))
-        (concat (qwen-companion-places-label place) ":"
-                (if (and home (string-prefix-p (concat home "/") (concat path "/")))
-                    (concat "~" (substring path (length home)))
-                  path))))))
+  (let ((name (qwen-companion-places-name file)))
+    (pcase (qwen-companion-places-split name)
+      ('nil (abbreviate-file-name name))
+      (`(,place . ,path)
+       (let ((home (plist-get (qwen-companion-places-message place) :home)))
+         (concat (qwen-companion-places-label place) ":"
+                 (if (and home (qwen-companion-places-below-p path home))
+                     (concat "~" (substring path (length home)))
+                   path)))))))
 
 (defun qwen-companion-places-root (file)
   "Return the workspace root around FILE at a served place, or nil."
@@ -130,8 +158,7 @@ that ends in a colon, `file-remote-p' asks the host for its home."
               (names (mapcar (lambda (root) (concat place root))
                              (plist-get (qwen-companion-places-message place) :roots))))
     (car (sort (cl-remove-if-not
-                (lambda (root)
-                  (string-prefix-p (file-name-as-directory root) (file-name-as-directory file)))
+                (lambda (root) (qwen-companion-places-below-p file root))
                 names)
                (lambda (a b) (> (length a) (length b)))))))
 

@@ -40,8 +40,8 @@ this does not compare attributes of DIRECTORY, which fails while another
 program writes there.  Compare remote names as they are: TRAMP would have
 to connect for true names."
   (let ((file (qwen-companion-places-name file)))
-    (cond ((or (file-remote-p file) (file-remote-p directory))
-           (string-prefix-p (file-name-as-directory directory) (file-name-as-directory file)))
+    (cond ((or (qwen-companion-places-remote-p file) (qwen-companion-places-remote-p directory))
+           (qwen-companion-places-below-p file directory))
           ((file-directory-p directory)
            (string-prefix-p (file-name-as-directory (file-truename directory))
                             (file-name-as-directory (file-truename file)))))))

@@ -72,8 +72,8 @@ They describe the text of the last answer of the journal.")
 (defun qwen-companion-blame--path ()
   "Return the file of the current buffer as the journal knows it, or nil."
   (when-let* ((file (buffer-file-name (or (buffer-base-buffer) (current-buffer)))))
-    (if (file-remote-p file)
-        (and (qwen-companion-places-root file) (expand-file-name file))
+    (if (qwen-companion-places-remote-p file)
+        (and (qwen-companion-places-root file) file)
       (expand-file-name buffer-file-truename))))
 
 (defun qwen-companion-blame--check ()

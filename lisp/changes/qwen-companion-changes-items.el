@@ -414,12 +414,11 @@ when there are several."
          (propertize (qwen-companion-changes-items-scope-words)
                      'face 'qwen-companion-changes-turn))
        (let* ((root (qwen-companion-changes-items-group-root group))
-              (place (file-remote-p root)))
+              (place (car (qwen-companion-places-split root))))
          (when (or place roots)
            (qwen-companion-changes-items--label
             (concat "  " (and place (concat (qwen-companion-places-label place) ":"))
-                    (file-name-nondirectory
-                     (directory-file-name (qwen-companion-untrusted-path root)))))))
+                    (qwen-companion-places-last-part (qwen-companion-untrusted-path root))))))
        (when-let* ((used (qwen-companion-layer-usage (qwen-companion-turn-usage turn))))
          (qwen-companion-changes-items--label (concat "  " used))))
       'category 'qwen-companion-changes-items--heading)

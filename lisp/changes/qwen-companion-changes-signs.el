@@ -83,7 +83,8 @@ Where diff-hl is loaded, its faces are used."
   (when-let* ((file (buffer-file-name (or (buffer-base-buffer buffer) buffer))))
     (unless (qwen-companion-places-remote-p file)
       (expand-file-name (buffer-local-value 'buffer-file-truename
-                                            (or (buffer-base-buffer buffer) buffer))))))
+                                            (or (buffer-base-buffer buffer) buffer))
+                        "/"))))
 
 (defun qwen-companion-changes-signs--enqueue (buffer)
   "Update the signs of BUFFER soon."

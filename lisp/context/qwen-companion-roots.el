@@ -16,6 +16,7 @@
 (require 'cl-lib)
 (require 'project)
 (require 'qwen-companion-backend)
+(require 'qwen-companion-buffers)
 (require 'qwen-companion-messages)
 (require 'qwen-companion-places)
 (require 'qwen-companion-timers)
@@ -58,7 +59,7 @@ worktrees beside ROOT.")
   "Return the project root of DIRECTORY as an absolute name, or nil.
 The name has no final slash.  A remote directory has a root only on a host
 that is served, whose relay computes it."
-  (if (file-remote-p directory)
+  (if (qwen-companion-places-remote-p directory)
       (qwen-companion-places-root directory)
     (qwen-companion-roots--remember directory #'qwen-companion-roots--look-up directory)))
 
@@ -97,7 +98,7 @@ Before Emacs 30 that would run the code in a .dir-locals.el unasked."
 
 (defun qwen-companion-roots--or-directory (directory)
   "Return the root for the local DIRECTORY, or nil."
-  (when-let* (((not (file-remote-p directory)))
+  (when-let* (((not (qwen-companion-places-remote-p directory)))
               (root (or (qwen-companion-roots-of directory)
                         (and qwen-companion-roots-outside-projects
                              (directory-file-name
@@ -136,20 +137,21 @@ sent when all are known."
   (let ((end (+ (float-time) qwen-companion-roots--slice))
         (directories (qwen-companion-roots--directories))
         (roots (copy-sequence qwen-companion-roots--extra)))
-    (while (and directories
-                (or (< (float-time) end)
-                    (qwen-companion-roots--known (car directories))))
-      (when-let* ((root (qwen-companion-roots--or-directory
-                         (pop directories))))
-        (cl-pushnew root roots :test #'equal)
-        (when-let* ((beside (qwen-companion-roots--remember
-                             (list root) #'qwen-companion-roots--of-worktrees root)))
-          (cl-pushnew beside roots :test #'equal))))
-    (if directories
-        (qwen-companion-roots-update-soon)
-      (qwen-companion-roots--send roots)
-      (run-hook-with-args 'qwen-companion-roots-directories-functions
-                          (qwen-companion-roots--directories)))))
+    (qwen-companion-buffers-locally
+      (while (and directories
+                  (or (< (float-time) end)
+                      (qwen-companion-roots--known (car directories))))
+        (when-let* ((root (qwen-companion-roots--or-directory
+                           (pop directories))))
+          (cl-pushnew root roots :test #'equal)
+          (when-let* ((beside (qwen-companion-roots--remember
+                               (list root) #'qwen-companion-roots--of-worktrees root)))
+            (cl-pushnew beside roots :test #'equal))))
+      (if directories
+          (qwen-companion-roots-update-soon)
+        (qwen-companion-roots--send roots)
+        (run-hook-with-args 'qwen-companion-roots-directories-functions
+                            (qwen-companion-roots--directories))))))
 
 (defun qwen-companion-roots-update-soon ()
   "Update the roots as `qwen-companion-roots-update' does, from a timer.

@@ -202,7 +202,7 @@ remote file, or its local copy, compare only names: TRAMP would have to
 connect otherwise."
   (let ((name (qwen-companion-places-name path)))
     (cl-find-if (or predicate #'always)
-                (delq nil (cons (get-file-buffer name)
+                (delq nil (cons (qwen-companion-places-visiting name)
                                 (and (equal name path) (not (qwen-companion-places-remote-p path))
                                      (qwen-companion-disk-buffers (expand-file-name path))))))))
 
@@ -718,9 +718,10 @@ while.  This needs inotify."
 (defun qwen-companion-disk--poll (directory)
   "Notify the watches of DIRECTORY, and try to watch it again."
   (setf (qwen-companion-disk--directory-timer directory) nil)
-  (when (file-directory-p (qwen-companion-disk--directory-name directory))
-    (qwen-companion-disk--open directory))
-  (qwen-companion-disk--notify directory))
+  (qwen-companion-buffers-locally
+    (when (file-directory-p (qwen-companion-disk--directory-name directory))
+      (qwen-companion-disk--open directory))
+    (qwen-companion-disk--notify directory)))
 
 (defun qwen-companion-disk--notify (directory)
   "Notify the watches of DIRECTORY.
@@ -816,9 +817,10 @@ name of a file as `created', without a close, or the old one as `deleted'."
       (let ((directories qwen-companion-disk--pending))
         (setq qwen-companion-disk--pending-times nil
               qwen-companion-disk--pending nil)
-        (dolist (directory directories)
-          (setf (qwen-companion-disk--directory-events directory) 0)
-          (qwen-companion-disk--notify directory))))))
+        (qwen-companion-buffers-locally
+          (dolist (directory directories)
+            (setf (qwen-companion-disk--directory-events directory) 0)
+            (qwen-companion-disk--notify directory)))))))
 
 ;;; Expected writes
 
@@ -983,24 +985,25 @@ come for every file in its directory."
 
 (defun qwen-companion-disk--give-up (write)
   "End the wait for WRITE after its time limit."
-  (let* ((path (qwen-companion-disk--write-path write))
-         (row (qwen-companion-disk--expected path)))
-    (dolist (one row)
-      ;; Compare the text anew, even if the time is the same.
-      (setf (qwen-companion-disk--write-checked one) nil))
-    (qwen-companion-disk--check path)
-    (when (memq write qwen-companion-disk--writes)
-      (qwen-companion-disk--run-written-functions path)
-      (qwen-companion-disk--end
-       write
-       (cond
-        ((or (qwen-companion-disk--held write)
-             (cl-some #'qwen-companion-disk--foreseen-p (cdr (memq write row))))
-         'written)
-        ((equal (qwen-companion-disk--write-stamp write)
-                (qwen-companion-disk-stamp path))
-         'unchanged)
-        (t 'changed))))))
+  (qwen-companion-buffers-locally
+    (let* ((path (qwen-companion-disk--write-path write))
+           (row (qwen-companion-disk--expected path)))
+      (dolist (one row)
+        ;; Compare the text anew, even if the time is the same.
+        (setf (qwen-companion-disk--write-checked one) nil))
+      (qwen-companion-disk--check path)
+      (when (memq write qwen-companion-disk--writes)
+        (qwen-companion-disk--run-written-functions path)
+        (qwen-companion-disk--end
+         write
+         (cond
+          ((or (qwen-companion-disk--held write)
+               (cl-some #'qwen-companion-disk--foreseen-p (cdr (memq write row))))
+           'written)
+          ((equal (qwen-companion-disk--write-stamp write)
+                  (qwen-companion-disk-stamp path))
+           'unchanged)
+          (t 'changed)))))))
 
 (provide 'qwen-companion-disk)
 ;;; qwen-companion-disk.el ends here

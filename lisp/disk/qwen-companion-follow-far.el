@@ -22,6 +22,7 @@
 (require 'qwen-companion-follow)
 (require 'qwen-companion-merge)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 
 (defconst qwen-companion-follow-far--pause 0.1
   "Seconds until a buffer that a command was using is checked again.")
@@ -39,7 +40,7 @@
 (defun qwen-companion-follow-far-on-file (payload)
   "Handle the `place-file' call: bring the file of PAYLOAD into its buffer."
   (when-let* ((qwen-companion-follow-writes)
-              (buffer (get-file-buffer (qwen-companion-place-file-name payload))))
+              (buffer (qwen-companion-places-visiting (qwen-companion-place-file-name payload))))
     (with-current-buffer buffer
       (setq qwen-companion-follow-far-deleted (not (qwen-companion-place-file-copy payload)))
       (force-mode-line-update))

@@ -88,7 +88,8 @@ the CLI probably asks; `connected', that it does not report its activity."
   "Return the project of SESSION, a short name."
   (let ((directory (qwen-companion-session-directory session)))
     (cond ((null directory) "")
-          ((file-remote-p directory) (qwen-companion-places-abbreviate directory))
+          ((qwen-companion-places-remote-p directory)
+           (qwen-companion-places-abbreviate directory))
           (t (file-name-nondirectory
               (directory-file-name (or (qwen-companion-roots-of directory) directory)))))))
 

@@ -23,6 +23,7 @@
 (require 'subr-x)
 (require 'qwen-companion-backend)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-programs)
 (require 'qwen-companion-roots)
@@ -61,8 +62,9 @@ Request them from the relay unless that was done recently."
 ;;;###autoload
 (defun qwen-companion-prompt-completion-on-place-files (payload)
   "Handle the `place-files' call: store the names of files in PAYLOAD."
-  (puthash (file-name-as-directory (concat (qwen-companion-place-files-place payload)
-                                           (qwen-companion-place-files-directory payload)))
+  (puthash (qwen-companion-places-directory
+            (concat (qwen-companion-place-files-place payload)
+                    (qwen-companion-place-files-directory payload)))
            (cons (float-time) (mapcar #'qwen-companion-quote-escape
                                       (qwen-companion-place-files-files payload)))
            qwen-companion-prompt-completion--remote-files)

@@ -200,8 +200,7 @@ It gets the proposal, a plan or questions, and the outcome.")
     (format "the %s of %s"
             (if (eq 'plan (qwen-companion-proposal-kind proposal)) "plan" "questions")
             (qwen-companion-untrusted-text
-             (file-name-nondirectory
-              (directory-file-name (qwen-companion-proposal-directory proposal)))))))
+             (qwen-companion-places-last-part (qwen-companion-proposal-directory proposal))))))
 
 (defun qwen-companion-proposal--name (proposal)
   "Return the name of the file of PROPOSAL, or what it is about, for a buffer."
@@ -237,11 +236,15 @@ KIND, a string, is part of the buffer's name."
                           kind (qwen-companion-proposal--name proposal)))))
     (with-current-buffer buffer
       (setq default-directory
-            (if (or directory
-                    (equal path (qwen-companion-places-name path)))
-                (file-name-as-directory (or directory (file-name-directory path)))
-              ;; Not the copy's directory: its `.dir-locals.el' is untrusted.
-              (file-name-directory (directory-file-name (file-name-directory path))))
+            (cond ((and directory (not (qwen-companion-places-remote-p directory)))
+                   (file-name-as-directory directory))
+                  ;; It appears unasked, and all in a remote directory may wait.
+                  (directory temporary-file-directory)
+                  ((equal path (qwen-companion-places-name path))
+                   (file-name-directory path))
+                  ;; Not the copy's directory: its `.dir-locals.el' is untrusted.
+                  (t (file-name-directory
+                      (directory-file-name (file-name-directory path)))))
             qwen-companion-proposal-current proposal)
       (setq-local buffer-auto-save-file-name nil))
     buffer))
@@ -486,7 +489,7 @@ It has no text yet, and its file is not examined yet."
 (defun qwen-companion-proposal--refusal (proposal payload)
   "Return the reason to refuse PROPOSAL with the text in PAYLOAD, or nil."
   (let ((path (qwen-companion-proposal-path proposal)))
-    (if (or (not (file-name-absolute-p path)) (file-remote-p path))
+    (if (or (not (file-name-absolute-p path)) (qwen-companion-places-remote-p path))
         (format "Emacs only reviews local files with absolute names, not %s" path)
       (let* ((file-name-handler-alist nil)
              (size (max (qwen-companion-spool-size payload)

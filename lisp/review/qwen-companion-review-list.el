@@ -133,7 +133,8 @@ VERSIONS identifies the texts that were compared.  SIZE is (ADDED
            (mapcar #'qwen-companion-untrusted-text
                    (list (cond ((not file-p)
                                 (symbol-name (qwen-companion-proposal-kind proposal)))
-                               ((file-remote-p path) (qwen-companion-review-file proposal))
+                               ((qwen-companion-places-remote-p path)
+                                (qwen-companion-review-file proposal))
                                (root (file-relative-name path root))
                                (t (abbreviate-file-name path)))
                          (qwen-companion-proposal-label proposal)

@@ -851,20 +851,21 @@ Update the keys in header lines meanwhile."
 (defun qwen-companion-review-check-unsaved ()
   "Update in the reviews whether the user has unsaved text of their files.
 Text that is no longer unsaved may now be on disk."
-  (let (changed)
-    (dolist (proposal (qwen-companion-proposals))
-      (let* ((path (qwen-companion-proposal-path proposal))
-             (unsaved (qwen-companion-disk-visiting path #'buffer-modified-p)))
-        (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
-          (setf (qwen-companion-proposal-unsaved proposal) unsaved)
-          (qwen-companion-review-unsaved-changed
-           (qwen-companion-proposal-style proposal) proposal)
-          (unless unsaved
-            (qwen-companion-review-file-written path))
-          (setq changed t))))
-    (when changed
-      (force-mode-line-update t)
-      (run-hooks 'qwen-companion-proposal-changed-hook))))
+  (qwen-companion-buffers-locally
+    (let (changed)
+      (dolist (proposal (qwen-companion-proposals))
+        (let* ((path (qwen-companion-proposal-path proposal))
+               (unsaved (qwen-companion-disk-visiting path #'buffer-modified-p)))
+          (unless (eq unsaved (qwen-companion-proposal-unsaved proposal))
+            (setf (qwen-companion-proposal-unsaved proposal) unsaved)
+            (qwen-companion-review-unsaved-changed
+             (qwen-companion-proposal-style proposal) proposal)
+            (unless unsaved
+              (qwen-companion-review-file-written path))
+            (setq changed t))))
+      (when changed
+        (force-mode-line-update t)
+        (run-hooks 'qwen-companion-proposal-changed-hook)))))
 
 (defun qwen-companion-review--make-unsaved-copy (proposal)
   "Make a side of PROPOSAL's review from the user's unsaved text."
@@ -1125,22 +1126,23 @@ Replacing the selected one would send the next keys to another buffer."
 While one is awaited in the selected window, show only that one, there."
   (when (and (qwen-companion-review--idle-p)
              (not (qwen-companion-review--busy-p)))
-    (cond
-     ((null qwen-companion-review--awaiting-next)
-      (when-let* ((proposal (cl-find-if (lambda (proposal)
-                                          (and (qwen-companion-review-arrival-frame proposal)
-                                               (qwen-companion-review--room-p proposal)))
-                                        (qwen-companion-review--unseen))))
-        (qwen-companion-review--display proposal qwen-companion-diff-select)))
-     ((eq qwen-companion-review--awaiting-next
-          (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))
-      (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-next-p
-                                    (qwen-companion-review--unseen))))
-        (qwen-companion-review--show-after
-         qwen-companion-review--awaiting-next next
-         (qwen-companion-review-slot 'waiting qwen-companion-review--awaiting-next))))
-     ;; The user has left the window: treat it like any other.
-     (t (qwen-companion-review-stop-waiting)))))
+    (qwen-companion-buffers-locally
+      (cond
+       ((null qwen-companion-review--awaiting-next)
+        (when-let* ((proposal (cl-find-if (lambda (proposal)
+                                            (and (qwen-companion-review-arrival-frame proposal)
+                                                 (qwen-companion-review--room-p proposal)))
+                                          (qwen-companion-review--unseen))))
+          (qwen-companion-review--display proposal qwen-companion-diff-select)))
+       ((eq qwen-companion-review--awaiting-next
+            (buffer-local-value 'qwen-companion-proposal-current (window-buffer)))
+        (when-let* ((next (cl-find-if #'qwen-companion-review--awaited-next-p
+                                      (qwen-companion-review--unseen))))
+          (qwen-companion-review--show-after
+           qwen-companion-review--awaiting-next next
+           (qwen-companion-review-slot 'waiting qwen-companion-review--awaiting-next))))
+       ;; The user has left the window: treat it like any other.
+       (t (qwen-companion-review-stop-waiting))))))
 
 (defun qwen-companion-review--display (proposal select)
   "Show PROPOSAL; SELECT is as in `qwen-companion-review-show'."

@@ -27,6 +27,7 @@
 (declare-function tramp-compute-multi-hops "tramp" (vec))
 (declare-function tramp-dissect-file-name "tramp" (name &optional nodefault))
 (declare-function tramp-file-name-host "tramp" (vec) t)
+(declare-function tramp-file-name-host-port "tramp" (vec))
 (declare-function tramp-file-name-method "tramp" (vec) t)
 (declare-function tramp-file-name-port "tramp" (vec) t)
 (declare-function tramp-file-name-user-domain "tramp" (vec))
@@ -122,12 +123,13 @@ PAYLOAD is the payload of the `run-at' call.")
 
 (defun qwen-companion-remote--update (directories)
   "Record DIRECTORIES of open buffers, and send the list of hosts to serve."
-  (mapc #'qwen-companion-remote--hint (cl-remove-if-not #'file-remote-p directories))
+  (mapc #'qwen-companion-remote--hint
+        (cl-remove-if-not #'qwen-companion-places-remote-p directories))
   (setq qwen-companion-remote--directories
         (cl-loop for directory in (sort directories #'string<)
-                 for place = (file-remote-p directory)
+                 for (place . path) = (qwen-companion-places-split directory)
                  if place
-                 collect (cons place (directory-file-name (file-remote-p directory 'localname)))
+                 collect (cons place (directory-file-name path))
                  else append
                  (cl-loop for (place) in qwen-companion-remote-shared-directories
                           for path = (qwen-companion-places-shared-path directory place)
@@ -136,7 +138,7 @@ PAYLOAD is the payload of the `run-at' call.")
 
 (defun qwen-companion-remote--hint (directory)
   "Say once how CLIs in terminals of DIRECTORY's unknown host can be served."
-  (let ((place (file-remote-p directory)))
+  (let ((place (car (qwen-companion-places-split directory))))
     (when (and (not (assoc place qwen-companion-remote-places))
                (cl-some (lambda (buffer)
                           (with-current-buffer buffer
@@ -266,16 +268,18 @@ first."
 
 (defun qwen-companion-remote--criteria (place)
   "Return TRAMP's criteria for a connection to PLACE, which ignore hops."
-  (let ((default-directory (concat place "/")))
-    (connection-local-criteria-for-default-directory)))
+  (let ((name (tramp-dissect-file-name place)))
+    (list :application 'tramp
+          :protocol (tramp-file-name-method name)
+          :user (tramp-file-name-user-domain name)
+          :machine (tramp-file-name-host-port name))))
 
 (defun qwen-companion-remote--set-environment (place variables)
   "Make TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
 Set none on hosts that TRAMP cannot distinguish."
   (qwen-companion-remote--restore-environment place)
   (require 'tramp)
-  (let* ((default-directory (concat place "/"))
-         (profile (qwen-companion-remote--profile place))
+  (let* ((profile (qwen-companion-remote--profile place))
          (criteria (qwen-companion-remote--criteria place))
          (same (cl-remove-if-not
                 (lambda (other) (equal criteria (qwen-companion-remote--criteria other)))
@@ -286,7 +290,9 @@ Set none on hosts that TRAMP cannot distinguish."
        profile
        `((tramp-remote-process-environment
           . ,(append (mapcar (lambda (variable) (string-join variable "=")) variables)
-                     (with-connection-local-variables tramp-remote-process-environment)))))
+                     (with-temp-buffer
+                       (hack-connection-local-variables-apply criteria)
+                       tramp-remote-process-environment)))))
       (connection-local-set-profiles criteria profile))))
 
 (defun qwen-companion-remote--restore-environment (place)

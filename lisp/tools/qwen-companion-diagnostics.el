@@ -79,7 +79,7 @@ a buffer that is checked visits the file."
 (defun qwen-companion-diagnostics--buffer (path)
   "Return the buffer that visits the file PATH if it is checked, or nil."
   (when-let* ((buffer (if (qwen-companion-places-remote-p path)
-                          (get-file-buffer path)
+                          (qwen-companion-places-visiting path)
                         (qwen-companion-buffers-visiting path))))
     (and (with-current-buffer buffer (qwen-companion-problems-checked-p))
          (not (qwen-companion-privacy-secret-p buffer))

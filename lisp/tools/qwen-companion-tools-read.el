@@ -18,6 +18,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-problems)
 (require 'qwen-companion-servers)
@@ -109,7 +110,7 @@ its name chooses, without any hooks."
       (with-current-buffer buffer
         (qwen-companion-buffers-widened
           (funcall function)))
-    (when (file-remote-p path)
+    (when (qwen-companion-places-remote-p path)
       (user-error "%s is not open in Emacs; read it from the disk" path))
     (with-temp-buffer
       (let ((file-name-handler-alist nil)
@@ -135,7 +136,7 @@ its name chooses, without any hooks."
   (let ((backend (ignore-errors (xref-find-backend))))
     (cond ((memq backend qwen-companion-tools-servers)
            ;; A remote backend's names would be read as files of this machine.
-           (and (not (file-remote-p default-directory)) backend))
+           (and (not (qwen-companion-places-remote-p default-directory)) backend))
           ((eq backend 'elisp) backend)
           ;; Without a table it would ask the user for one.
           ((and (eq backend 'etags)
@@ -245,7 +246,7 @@ Each of PLACES is (FILE . LINE); its text is that line."
              buffer-file-name (line-number-at-pos marker t) nil summary)))))
      (t
       (let ((file (xref-location-group location)))
-        (when (and (stringp file) (not (file-remote-p file)))
+        (when (and (stringp file) (not (qwen-companion-places-remote-p file)))
           (qwen-companion-tools-place
            file (xref-location-line location) nil summary)))))))
 

@@ -22,6 +22,7 @@
 (require 'qwen-companion-backend)
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-messages)
+(require 'qwen-companion-places)
 (require 'qwen-companion-privacy)
 (require 'qwen-companion-timers)
 (require 'qwen-companion-untrusted)
@@ -166,7 +167,7 @@ value, or a function that returns one, at once or within a few seconds.  A
   "Return TEXT, about LINE and COLUMN of the file PATH, as an item of an answer.
 LINE and COLUMN count from 1 and may be nil.  The model does not get it if
 the CLI may not see that file."
-  (append (list :path (expand-file-name path) :text text)
+  (append (list :path (if (qwen-companion-places-remote-p path) path (expand-file-name path)) :text text)
           (and line (list :line line))
           (and column (list :column column))))
 
@@ -195,7 +196,7 @@ Exclusions of single files are not checked here."
   (and name
        (if (eq t qwen-companion-tools--directories)
            ;; Only files of this machine.
-           (not (file-remote-p name))
+           (not (qwen-companion-places-remote-p name))
          (cl-some (lambda (directory)
                     (qwen-companion-untrusted-in-directory-p name directory))
                   qwen-companion-tools--directories))))
@@ -396,8 +397,8 @@ Return nil."
 
 (defun qwen-companion-tools--hidden-p (path)
   "Return non-nil if PATH, a file in an answer, is hidden by the user."
-  (or (and (file-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
-      (when-let* ((buffer (get-file-buffer path)))
+  (or (and (qwen-companion-places-remote-p path) (not (qwen-companion-tools-in-scope-p path)))
+      (when-let* ((buffer (qwen-companion-places-visiting path)))
         (qwen-companion-privacy-secret-p buffer))))
 
 (provide 'qwen-companion-tools)

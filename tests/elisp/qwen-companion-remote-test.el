@@ -16,6 +16,9 @@
 (require 'qwen-companion-review)
 (require 'qwen-companion-tools-read)
 (require 'qwen-companion-test-helper)
+(require 'cl-extra)
+(require 'etags)
+(require 'imenu)
 (require 'python)
 (require 'tramp)
 (require 'tramp-cmds)
@@ -180,32 +183,101 @@
             (should (equal (qwen-companion-remote-lighter) " box: back in 4 s www@box:failed"))))
       (qwen-companion-places-forget))))
 
+(defun qwen-companion-remote-test--run-timers (called)
+  "Run our timers until there are none; CALLED is called before each."
+  (let ((left 30)
+        timer)
+    (while (and (> (cl-decf left) 0)
+                (setq timer (cl-find-if #'qwen-companion-timers--ours-p
+                                        (append timer-list timer-idle-list))))
+      (cancel-timer timer)
+      (funcall called (timer--function timer))
+      (apply (timer--function timer) (timer--args timer)))))
+
 (ert-deftest qwen-companion-remote-test-no-timer-and-no-message-calls-a-file-name-handler ()
-  "Polls, updates of signs and of the context, and the mode line have names alone."
-  (let* ((called nil)
-         (file-name-handler-alist `(("\\`/ssh:" . ,(lambda (operation name &rest _)
-                                                        (push operation called)
-                                                        name))))
-         (qwen-companion-changes-signs--queue nil)
-         (qwen-companion-changes-signs--timer t))
-    (qwen-companion-remote-test--with
-      (with-temp-buffer
-        (setq buffer-file-name "/ssh:far:/p/a.py"
-              buffer-file-truename buffer-file-name)
-        (cl-letf (((symbol-function 'qwen-companion-follow--active-p) #'always)
-                  ((symbol-function 'qwen-companion-follow--poll-later) #'ignore)
-                  ((symbol-function 'qwen-companion-backend-sessions)
-                   (lambda () '((:id "s" :directory "/ssh:far:/p" :client "Qwen Code" :activity idle)))))
-          (qwen-companion-follow--poll)
-          (qwen-companion-changes-signs--changed t)
-          (should (qwen-companion-privacy-secret-p (current-buffer)))
-          (qwen-companion-context-payload)
-          (qwen-companion-remote-on-place '(:name "/ssh:far:" :state connecting))
-          (should-not (qwen-companion-privacy-secret-p (current-buffer)))
-          (qwen-companion--lighter-parts))
-        (set-buffer-modified-p nil)
-        (setq buffer-file-name nil)))
-    (should-not called)))
+  "Messages about a place, timers in its buffers and the mode line use names alone.
+The handler returns what was asked, so that all goes on, and is reported."
+  (let* ((running nil)
+         (called nil)
+         (copy (make-temp-file "qwen-companion-copy-" nil ".py" "def greet():\n    return 1\n"))
+         (session '(:id "s" :directory "/ssh:far:/p" :place "/ssh:far:" :client "Qwen Code"
+                        :pid -1 :family "qwen" :state (:activity idle :since 1)))
+         (proposal (list :id "1" :session "s" :client "Qwen Code" :path copy :digest "d"
+                         :text "def greet():\n    return 2\n" :copy-of "/ssh:far:/p/a.py"))
+         (file-name-handler-alist
+          (list (cons "\\`/ssh:"
+                      (lambda (operation &rest arguments)
+                        (push (list running operation) called)
+                        (let ((file-name-handler-alist nil))
+                          (pcase operation
+                            ('file-remote-p "/ssh:far:")
+                            ((or 'expand-file-name 'file-truename) (car arguments))
+                            (_ (apply operation arguments))))))))
+         (qwen-companion-diff-arrival 'now)
+         (qwen-companion-tools--directories '("/ssh:far:/p")))
+    (unwind-protect
+        (qwen-companion-remote-test--with
+          (with-temp-buffer
+            (insert "def greet():\n    pass\n")
+            (python-mode)
+            (setq buffer-file-name "/ssh:far:/p/a.py"
+                  buffer-file-truename buffer-file-name
+                  default-directory "/ssh:far:/p/")
+            (set-visited-file-modtime 0)
+            (set-buffer-modified-p nil)
+            (setq called nil)
+            (qwen-companion-test-with-backend
+              (cl-flet ((receive (method payload)
+                          (setq running method)
+                          (qwen-companion-buffers-locally
+                            (funcall (alist-get method qwen-companion--methods) payload))
+                          (qwen-companion-remote-test--run-timers
+                           (lambda (timer) (setq running timer)))))
+                (cl-letf (((symbol-function 'qwen-companion-follow--active-p) #'always)
+                          ((symbol-function 'qwen-companion-follow--poll-later) #'ignore)
+                          ((symbol-function 'qwen-companion-merge-texts) #'ignore)
+                          ((symbol-function 'qwen-companion-environment-updated-p) #'ignore))
+                  (should (qwen-companion-privacy-secret-p (current-buffer)))
+                  (receive 'place '(:name "/ssh:far:" :state connecting))
+                  (receive 'place '(:name "/ssh:far:" :state ready :home "/home/me" :roots ("/p")
+                                          :environment (("PORT" "1"))))
+                  (should-not (qwen-companion-privacy-secret-p (current-buffer)))
+                  (receive 'sessions (list :sessions (list session)))
+                  (receive 'exclusions '(:exclusions ((:path "/ssh:far:/p/b" :rule "ignored by git"))))
+                  (receive 'edit-begins '(:path "/ssh:far:/p/a.py"))
+                  (receive 'place-file (list :name "/ssh:far:/p/a.py" :copy copy :time 1000))
+                  (receive 'place-file '(:name "/ssh:far:/p/a.py" :time 0))
+                  (receive 'place-files '(:place "/ssh:far:" :directory "/p" :files ("a.py")))
+                  (receive 'proposal-open proposal)
+                  (receive 'proposal-released '(:id "1" :reason "late" :answerable t))
+                  (receive 'proposal-close '(:id "1"))
+                  (receive 'proposal-open
+                           '(:id "2" :session "s" :client "Qwen Code" :path "/tmp/none/plan.md"
+                                 :digest "d" :text "A plan.\n" :kind plan
+                                 :directory "/ssh:far:/p" :held t))
+                  (receive 'proposal-close '(:id "2"))
+                  (receive 'journal-turns
+                           `(:turns ((:id "t" :root "/ssh:far:/p" :session "s" :client "Qwen Code"
+                                          :who agent :start 1 :prompt "do" :files nil))))
+                  (dolist (tool '("open_files" "buffer_text" "symbols" "diagnostics"))
+                    (setq running tool)
+                    (qwen-companion-tools--evaluate
+                     (list :id 1 :name tool :roots '("/ssh:far:/p")
+                           :arguments '(("path" "/ssh:far:/p/a.py")))))
+                  (setq running 'update)
+                  (qwen-companion-remote--update '("/ssh:far:/p/"))
+                  (dolist (function '(qwen-companion-follow--poll qwen-companion-context-payload
+                                      qwen-companion--lighter-parts))
+                    (setq running function)
+                    (funcall function))
+                  (setq running 'signs)
+                  (let ((qwen-companion-changes-signs--queue nil)
+                        (qwen-companion-changes-signs--timer t))
+                    (qwen-companion-changes-signs--changed t))
+                  (should-not (delete-dups called)))))
+            (set-buffer-modified-p nil)
+            (setq buffer-file-name nil)))
+      (delete-file copy))))
 
 (ert-deftest qwen-companion-remote-test-the-mode-line-counts-down-until-it-is-back ()
   (qwen-companion-remote-test--with
