@@ -51,6 +51,7 @@
 (require 'qwen-companion-buffers)
 (require 'qwen-companion-changes-signs)
 (require 'qwen-companion-comments)
+(require 'qwen-companion-container)
 (require 'qwen-companion-context)
 (require 'qwen-companion-diagnostics)
 (require 'qwen-companion-disk)
@@ -397,14 +398,15 @@ lines show a deleted or renamed file, and a difference for you to resolve."
   "Start Qwen Code in a terminal in the project, or go to it.
 The CLI runs in the root of the current project, or in the current
 directory where there is no project; where that is remote, it runs there,
-see `qwen-companion-remote-places'.  With a prefix argument, ask for the
-DIRECTORY and start ANOTHER one there.  Turns `qwen-companion-mode' on.
+see `qwen-companion-remote-places'.  If the project's dev container runs,
+offer to start it in that.  With a prefix argument, ask for the DIRECTORY
+and start ANOTHER one there.  Turns `qwen-companion-mode' on.
 See the options `qwen-companion-qwen-command',
 `qwen-companion-approval-mode' and `qwen-companion-terminal'."
   (interactive
    (if current-prefix-arg
        (list (read-directory-name "Run Qwen Code in: " nil nil t) t)
-     (list (qwen-companion-roots-here))))
+     (list (qwen-companion-container-offer (qwen-companion-roots-here)))))
   (qwen-companion-start-cli directory nil another (called-interactively-p 'any)))
 
 (defun qwen-companion-start-cli (directory arguments another interactive)

@@ -314,7 +314,7 @@ Those from the options are not included.")
   "Return non-nil if the program of the terminal BUFFER is running."
   (process-live-p (get-buffer-process buffer)))
 
-(defun qwen-companion-terminal--buffer-for (directory)
+(defun qwen-companion-terminal-running (directory)
   "Return the buffer of the CLI that is running in DIRECTORY, or nil."
   (cl-find-if #'qwen-companion-terminal--live-p
               (qwen-companion-terminal--buffers-for directory)))
@@ -502,7 +502,7 @@ The name has no final slash."
 
 (defun qwen-companion-terminal-go-to (directory)
   "Select the terminal of the CLI running in DIRECTORY; return nil without one."
-  (when-let* ((buffer (qwen-companion-terminal--buffer-for directory)))
+  (when-let* ((buffer (qwen-companion-terminal-running directory)))
     (qwen-companion-terminal-show buffer)))
 
 (defun qwen-companion-terminal-open (directory &optional arguments)

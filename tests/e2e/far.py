@@ -7,6 +7,7 @@ So that each method is met, it may also be one behind a hop, another user, or a 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -124,6 +125,8 @@ class Far:
     def _start_box(self) -> None:
         """Make a stand-in of docker."""
         self.mounted.mkdir()
+        mounts = [{"Source": str(self.project), "Destination": str(self.mounted)}]
+        (self.root / "inspected.json").write_text(json.dumps([{"Mounts": mounts}]))
         mount = shlex.join(("mount", "--bind", str(self.project), str(self.mounted)))
         options = ["--pid", "--fork", "--kill-child", "--mount-proc"]
         begin = f"{mount}; echo up; exec sleep infinity"
@@ -135,7 +138,9 @@ class Far:
         enter = f"exec nsenter --target {inside.pid} --pid --mount -- env -i {self._variables}"
         self._write_program(
             "docker",
-            f'[ "$1" = exec ] || exit 3; shift; while [ "$1" != {self.label} ]; do shift; done; shift\n'
+            f"case $1 in exec) ;; ps) printf '{self.label}\\t{self.project}\\n'; exit ;;"
+            f" inspect) cat {self.root}/inspected.json; exit ;; *) exit 3 ;; esac\n"
+            f'shift; while [ "$1" != {self.label} ]; do shift; done; shift\n'
             # As with docker, a terminal belongs to a process in the container.
             '! [ -t 0 ] || set setsid --wait --ctty "$@"\n'
             f'{enter} "$@"',

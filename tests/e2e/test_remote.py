@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from glob import glob
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from clis import QWEN
+from editor import lisp_string
 from far import PLACE, Far
 from plans import ANSWERS, answer_questions
 from sandbox import GREETING
@@ -346,6 +348,42 @@ def test_a_cli_that_is_started_by_hand_is_served(stage: Stage, far: Far) -> None
     stage.screen.wait_until(lambda: not far.laid, "nothing laid there")
     left = stage.emacs.eval("(list connection-local-profile-alist connection-local-criteria-alist)")
     assert "qwen-companion" not in left
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+@pytest.mark.at("docker-shared")
+def test_a_dev_container_of_the_project(stage: Stage, far: Far) -> None:
+    """It is offered; the CLI there works with the buffers of this machine, and its turn is recorded once."""
+    there = far.mounted / far.file.name
+    (far.project / ".devcontainer.json").write_text('{"image": "none", // a comment\n}')
+    stage.start_emacs(forms=(NOT_ASKED, f"(find-file {lisp_string(str(far.file))})"))
+    stage.emacs.command("qwen-companion-run")
+    stage.screen.wait_for("Run Qwen Code in it?")
+    stage.screen.enter("yes")
+    stage.screen.wait_for("Type your message")
+    stage.screen.wait_for("Qwen[1]")
+    stage.screen.wait_gone("IDE connecting")
+    assert stage.asked("one").count(f"Path: {there}\n") == 1
+    stage.model.call("read_file", file_path=str(there))
+    stage.model.call("write_file", file_path=str(there), content="# new\n")
+    stage.ask("please")
+    stage.wait_for_review()
+    stage.model.call("mcp__emacs__buffer_text", path=str(there))
+    stage.model.say("Done.")
+    stage.accept("Done.")
+    stage.screen.wait_until(lambda: far.file.read_text() == "# new\n", "the text")
+    stage.screen.wait_until(lambda: stage.emacs.buffer_text(far.file.name) == "# new\n", "its buffer to follow")
+    assert stage.emacs.eval("(hash-table-count qwen-companion-places--copies)") == "0"
+    stage.emacs.eval("(save-window-excursion (qwen-companion-changes) nil)")
+    turns = "(cl-remove-if-not #'qwen-companion-turn-end (qwen-companion-journal-turns))"
+    stage.emacs.wait_until(f"(length= {turns} 1)")
+    assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == lisp_string(str(far.project))
+    *_, answered = (stage.model.next_request() for _ in range(4))
+    assert "| # new" in "".join(answered.tool_results)
+    # In the project, the same command goes back to it without a question.
+    stage.emacs.eval(f'(switch-to-buffer (get-file-buffer "{far.file}"))')
+    stage.emacs.command("qwen-companion-run")
+    stage.emacs.wait_until("(memq (window-buffer) (qwen-companion-terminal-buffers))")
 
 
 def test_what_is_wrong_is_told_with_the_way_out(stage: Stage, far: Far) -> None:

@@ -279,7 +279,7 @@ KIND is a symbol; BODY opens one and runs the shell command COMMAND in it."
 
 (defun qwen-companion-terminal-test--buffer (root)
   "Return the buffer in which a CLI runs in ROOT, if any."
-  (qwen-companion-terminal--buffer-for root))
+  (qwen-companion-terminal-running root))
 
 (defun qwen-companion-terminal-test--named (root)
   "Return the buffer with the name of a terminal in ROOT, if any."

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from editor import lisp_string
 from far import PLACES, Far
 from stage import Stage
 from test_remote import (
@@ -36,40 +35,6 @@ def test_the_main_job_at_each_kind_of_place(stage: Stage, far: Far, method: str)
     assert far.place == PLACES[method].format_map(far.users)
     do_everything(stage, far)
     paste_image(stage)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-@pytest.mark.at("docker-shared")
-def test_a_directory_that_is_mounted_into_a_container(stage: Stage, far: Far) -> None:
-    """The CLI there works with the buffers of this machine, without copies; its turn is recorded once."""
-    there = far.mounted / far.file.name
-    shared = (
-        f"(setq qwen-companion-remote-shared-directories '(({lisp_string(far.place)} ({lisp_string(str(far.mounted))}"
-        f" . {lisp_string(str(far.project))}))))"
-    )
-    stage.start_emacs(forms=(shared, f"(find-file {lisp_string(str(far.file))})"))
-    stage.emacs.wait_until(far.ready)
-    stage.emacs.eval(f'(progn (qwen-companion-start-cli "{far.name(far.mounted)}/" nil t nil) nil)')
-    stage.screen.wait_for("Type your message")
-    stage.screen.wait_for("Qwen[1]")
-    stage.screen.wait_gone("IDE connecting")
-    assert stage.asked("one").count(f"Path: {there}\n") == 1
-    stage.model.call("read_file", file_path=str(there))
-    stage.model.call("write_file", file_path=str(there), content="# new\n")
-    stage.ask("please")
-    stage.wait_for_review()
-    stage.model.call("mcp__emacs__buffer_text", path=str(there))
-    stage.model.say("Done.")
-    stage.accept("Done.")
-    stage.screen.wait_until(lambda: far.file.read_text() == "# new\n", "the text")
-    stage.screen.wait_until(lambda: stage.emacs.buffer_text(far.file.name) == "# new\n", "its buffer to follow")
-    assert stage.emacs.eval("(hash-table-count qwen-companion-places--copies)") == "0"
-    stage.emacs.eval("(save-window-excursion (qwen-companion-changes) nil)")
-    turns = "(cl-remove-if-not #'qwen-companion-turn-end (qwen-companion-journal-turns))"
-    stage.emacs.wait_until(f"(length= {turns} 1)")
-    assert stage.emacs.eval(f"(qwen-companion-turn-root (car {turns}))") == lisp_string(str(far.project))
-    *_, answered = (stage.model.next_request() for _ in range(4))
-    assert "| # new" in "".join(answered.tool_results)
 
 
 @pytest.mark.at("ssh")
