@@ -80,7 +80,7 @@ def raise_descriptor_limit() -> None:
 def serve(output: int) -> int:
     """Read the hello line, print the EPC port to the descriptor `output` and serve; return the exit code."""
     raise_descriptor_limit()
-    from qwen_companion.ending import limit_end_after_input
+    from qwen_companion.base.ending import limit_end_after_input
 
     limit_end_after_input(0)
     from qwen_companion.base.errors import HelloError, SpoolError

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import anyio
 
+from qwen_companion.base.ending import end_by_signal, limit_end
 from qwen_companion.base.errors import first_error
 from qwen_companion.base.sockets import Connection
 from qwen_companion.base.threads import in_thread
-from qwen_companion.daemon_front import DaemonFront
+from qwen_companion.conversations.meter import Meter
+from qwen_companion.daemon.front import DaemonFront
+from qwen_companion.daemon.rewinds import Rewinds
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.domain import (
     HookAnswer,
@@ -40,10 +43,10 @@ from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
+from qwen_companion.emacs.registry_front import RegistryFront
 from qwen_companion.emacs.request_queue import RequestQueue
 from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
-from qwen_companion.ending import end_by_signal, limit_end
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.local_context import LocalContext
@@ -53,13 +56,10 @@ from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Decision, Proposal, 
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
-from qwen_companion.registry.front import RegistryFront
 from qwen_companion.remote.places import Places
-from qwen_companion.rewinds import Rewinds
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
-from qwen_companion.transcripts.meter import Meter
 
 if TYPE_CHECKING:
     from qwen_companion.ide.server import McpServer

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qwen_companion.base.json_objects import as_object, read_object
-from qwen_companion.programs import find_program, isolated, run_within
+from qwen_companion.base.programs import find_program, isolated, run_within
 
 _LOCK: Final = Path(__file__).resolve().parents[1] / "requirements.lock"
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)( ;)?", re.MULTILINE)
@@ -455,8 +455,8 @@ def approval_modes(paths: Iterable[str]) -> Iterator[Check]:
 
 def registered(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check the records of the CLIs that are running, and the token with which Emacs prompts them."""
-    from qwen_companion.registry.controller import VALID, grant_file, read_grant
-    from qwen_companion.registry.records import names_in, read_record, registry_directory
+    from qwen_companion.conversations.controller import VALID, grant_file, read_grant
+    from qwen_companion.conversations.records import names_in, read_record, registry_directory
 
     directory = registry_directory(environ)
     found = [record.cli for name in sorted(names_in(directory)) if (record := read_record(directory, name)) is not None]

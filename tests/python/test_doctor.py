@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from qwen_companion import doctor
+from qwen_companion.conversations.controller import add_grant
 from qwen_companion.discovery.files import Discovery
 from qwen_companion.doors.user_settings import VARIABLE
-from qwen_companion.registry.controller import add_grant
 from registry_records import write
 
 TOKEN = "0123456789abcdef"

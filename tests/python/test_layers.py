@@ -17,7 +17,7 @@ PACKAGE = "qwen_companion"
 KNOW_NO_WIRE = ("discovery", "ide", "journal", "privacy", "texts")
 """Packages that work on the types of `domain`: neither EPC nor the daemon's protocol is known there."""
 
-MAY_START_PROGRAMS = {f"{PACKAGE}.programs", f"{PACKAGE}.daemon.supervisor"}
+MAY_START_PROGRAMS = {f"{PACKAGE}.base.programs", f"{PACKAGE}.daemon.supervisor"}
 """Modules that start programs: for the others, and a script of the standard library alone."""
 
 STARTS_PROGRAM = re.compile(

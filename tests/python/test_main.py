@@ -267,7 +267,7 @@ PLACES = {
 def test_whatever_hangs_the_process_is_gone(home: Home, what: str, place: str, way: str) -> None:
     os.mkfifo(pipe := home.work / "pipe")
     hang = f"def hang():\n    import sys; print('hangs', file=sys.stderr, flush=True)\n    {HANGS[what]}"
-    limit = f"import qwen_companion.ending as ending; ending.END_S = 0.5; PIPE = {str(pipe)!r}"
+    limit = f"import qwen_companion.base.ending as ending; ending.END_S = 0.5; PIPE = {str(pipe)!r}"
     settings = "\n".join((limit, hang, PLACES[place]))
     with Backend(home, settings=f"exec({settings!r}, globals())") as backend:
         if place in ("in the event loop", "before it serves"):

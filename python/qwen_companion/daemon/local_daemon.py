@@ -19,9 +19,9 @@ from typing import IO
 
 import anyio
 
+from qwen_companion.base.programs import find_program, start
 from qwen_companion.daemon.address import DaemonAddress
 from qwen_companion.daemon.errors import NotStartedError
-from qwen_companion.programs import find_program, start
 
 START_S = 60.0
 """Seconds a daemon may take to start.  One is usual; the first start after an update takes longer."""

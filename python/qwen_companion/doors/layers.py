@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from qwen_companion.base.programs import find_program
 from qwen_companion.domain import Settings, ToolDefinition
 from qwen_companion.doors.door_settings import CommandHook, hook_settings, secrets_of, tool_settings
 from qwen_companion.doors.listeners import Listener
 from qwen_companion.doors.user_settings import VARIABLE, JsonObject, LayerError, read_settings, replaced_file
 from qwen_companion.ide.guard import Keys
-from qwen_companion.programs import find_program
 
 FILE_NAME = "qwen-settings.json"
 

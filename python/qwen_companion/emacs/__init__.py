@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The Emacs side: the EPC connection and its messages.
 
-It may use `journal`, `doors`, `texts`, `transcripts` and the modules at the top.  Begin with `messages`, which defines
-all messages; `bridge` is the connection.
+It may use `conversations`, `journal`, `doors`, `texts` and the modules at the top.  Begin with `messages`, which
+defines all messages; `bridge` is the connection.
 """

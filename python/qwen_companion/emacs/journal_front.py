@@ -12,6 +12,7 @@ from typing import Protocol
 import anyio
 
 from qwen_companion.base.tasks import Tasks, contained
+from qwen_companion.conversations.rewinds import RewindWatch
 from qwen_companion.domain import ChatWork, CliRewind, KnownSession, Peer, Settings, TurnChange, WaitingProposal
 from qwen_companion.doors.events import Event
 from qwen_companion.doors.listeners import Report, Subscription, Words
@@ -23,7 +24,6 @@ from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.sites import Site
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
-from qwen_companion.transcripts.rewinds import RewindWatch
 
 _Call = messages.JournalCall | tuple[ChatWork, int]
 """A call of Emacs, or the activity of a chat's agent, with the time of its report, in ms since the epoch."""

@@ -12,12 +12,12 @@ import anyio
 from qwen_companion.base.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
+from qwen_companion.conversations.recorded_sessions import recorded_sessions
 from qwen_companion.doors.terminal_files import append_prompt
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.text_requests import answer
 from qwen_companion.plan_files import kept_plans
-from qwen_companion.transcripts.recorded_sessions import recorded_sessions
 
 
 class RequestQueue:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.base.errors import CompanionError
-from qwen_companion.git import GitError
+from qwen_companion.base.git import GitError
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.first_look import FirstLook, LimitError
 from qwen_companion.journal.index import Index

@@ -17,9 +17,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from qwen_companion.base.errors import CompanionError
+from qwen_companion.base.git import Git, items, place
 from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin
-from qwen_companion.git import Git, items, place
 from qwen_companion.journal.origins import BEFORE, turn_behind
 from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.store import MAX_AGE_MS

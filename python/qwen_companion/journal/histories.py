@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from qwen_companion.git import Git, GitError, place
+from qwen_companion.base.git import Git, GitError, place
 from qwen_companion.privacy.disk import read_start
 from qwen_companion.privacy.verdicts import printable
 

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from qwen_companion.base.git import EXACT, Git, GitError, items, place
 from qwen_companion.base.state import write_private
-from qwen_companion.git import EXACT, Git, GitError, items, place
 from qwen_companion.journal.repository import COPIED, Configuration, Objects, Repository
 from qwen_companion.journal.versions import EXECUTABLE, FILE, LINK, Version, can_be_held, inode_at
 from qwen_companion.privacy.disk import read_start

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from qwen_companion.git import GitError
+from qwen_companion.base.git import GitError
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.index import Index
 from qwen_companion.journal.repository import Repository, find_repository

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from qwen_companion.git import GitError
+from qwen_companion.base.git import GitError
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.index import Index, Listing
 from qwen_companion.journal.indexes import Indexes

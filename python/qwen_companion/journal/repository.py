@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from qwen_companion.git import EXACT, Git, GitError, items, place
+from qwen_companion.base.git import EXACT, Git, GitError, items, place
 from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.git import common_directory, git_directory, repository
 from qwen_companion.privacy.verdicts import printable

@@ -14,11 +14,11 @@ from anyio.lowlevel import checkpoint
 
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.git import Git
 from qwen_companion.base.tasks import contained_call
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import HIDE as _HIDE
 from qwen_companion.domain import Settings, Snapshot
-from qwen_companion.git import Git
 from qwen_companion.journal.activity import Activity
 from qwen_companion.journal.answers import RecordError
 from qwen_companion.journal.baselines import FAILURES, reason_of

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qwen_companion.base.errors import CompanionError
-from qwen_companion.git import Git, items, place
+from qwen_companion.base.git import Git, items, place
 from qwen_companion.journal.changes import Net, is_binary, merged_bytes
 from qwen_companion.journal.repository import Repository, find_repository
 from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of, git_mode

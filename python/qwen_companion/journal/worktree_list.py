@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from qwen_companion.base.git import EXACT, Git, GitError, items
 from qwen_companion.domain import Worktree
-from qwen_companion.git import EXACT, Git, GitError, items
 from qwen_companion.journal.changes import Net, is_binary, merged, with_renames
 from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from qwen_companion.git import Git, GitError, StalledError, plain
+from qwen_companion.base.git import Git, GitError, StalledError, plain
 from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded, printable
 

@@ -12,7 +12,7 @@ from typing import cast
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
-from qwen_companion.programs import open_process
+from qwen_companion.base.programs import open_process
 
 _CHUNK_BYTES = 64 * 1024
 _MAX_PRINTED = 16 * 1024

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from qwen_companion import git
+from qwen_companion.base import git
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.domain import Hop
 

@@ -434,8 +434,8 @@ ODD_FILES: dict[str, tuple[Callable[[Project, str], None] | None, str]] = {
 async def test_an_odd_file_of_rules_stalls_no_tool_and_is_told_until_it_is_mended(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("qwen_companion.git.STALL_S", 0.2)
-    monkeypatch.setattr("qwen_companion.git.RETRY_S", 2)
+    monkeypatch.setattr("qwen_companion.base.git.STALL_S", 0.2)
+    monkeypatch.setattr("qwen_companion.base.git.RETRY_S", 2)
     monkeypatch.setattr("qwen_companion.journal.hook_reports.LOOK_WAIT_S", 0.2)
     lead, reason = ODD_FILES[name]
     project.commit(a=b"a\n", **{"deep/b": b"b\n"})

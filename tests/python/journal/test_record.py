@@ -20,9 +20,9 @@ from unittest.mock import Mock
 import pytest
 
 from journal_project import SHELL, Project
-from qwen_companion import git, programs
+from qwen_companion.base import git, programs
+from qwen_companion.base.git import Git, GitError
 from qwen_companion.domain import Usage
-from qwen_companion.git import Git, GitError
 from qwen_companion.journal.activity import written_by
 from qwen_companion.journal.answers import RecordError, Scope
 from qwen_companion.journal.changes import Net

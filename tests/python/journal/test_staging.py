@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 
 from journal_project import Project
-from qwen_companion.git import GitError
+from qwen_companion.base.git import GitError
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.staging import OthersStagedError, Staging, StagingError
 from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of

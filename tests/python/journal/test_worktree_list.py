@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from journal_project import Project
+from qwen_companion.base.git import Git
 from qwen_companion.domain import Worktree
-from qwen_companion.git import Git
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.journal.worktrees import WorktreeError, home_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from qwen_companion.conversations.recording import Recording
+from qwen_companion.conversations.recording_watch import RecordingWatch
 from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.transcripts.recording import Recording
-from qwen_companion.transcripts.recording_watch import RecordingWatch
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

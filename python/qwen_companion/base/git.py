@@ -18,7 +18,7 @@ from contextlib import suppress
 import psutil
 
 from qwen_companion.base.errors import CompanionError
-from qwen_companion.programs import find_program, isolated, run
+from qwen_companion.base.programs import find_program, isolated, run
 
 SETTINGS = (
     *(

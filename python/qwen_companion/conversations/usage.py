@@ -11,9 +11,9 @@ from typing import Any
 
 from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.base.times import milliseconds
+from qwen_companion.conversations.recording import Recording
 from qwen_companion.domain import Usage
 from qwen_companion.privacy.verdicts import printable
-from qwen_companion.transcripts.recording import Recording
 
 _MOST_REQUESTS = 5000
 """Number of recent requests kept individually."""

@@ -25,7 +25,7 @@ from anyio.abc import Listener, SocketAttribute, SocketStream
 
 from qwen_companion.base.json_objects import read_object
 from qwen_companion.base.tasks import Tasks, contained
-from qwen_companion.registry.records import Record
+from qwen_companion.conversations.records import Record
 
 SOON_S = 2.0
 """Seconds without a receipt before that is reported; most take 0.4, a CLI's first one up to 3."""

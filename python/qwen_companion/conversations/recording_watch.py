@@ -10,8 +10,8 @@ import anyio
 
 from qwen_companion.base.tasks import contained
 from qwen_companion.base.threads import in_thread
+from qwen_companion.conversations.recording import Recording
 from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.transcripts.recording import Recording
 
 
 class RecordingWatch:

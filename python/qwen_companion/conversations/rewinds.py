@@ -20,11 +20,11 @@ from anyio.abc import TaskGroup
 from qwen_companion.base.json_objects import read_object
 from qwen_companion.base.tasks import contained
 from qwen_companion.base.times import milliseconds
+from qwen_companion.conversations.recorded_sessions import recordings
+from qwen_companion.conversations.recording import Recording, is_transcript
+from qwen_companion.conversations.recording_watch import RecordingWatch
 from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.listeners import Report, Subscription
-from qwen_companion.transcripts.recorded_sessions import recordings
-from qwen_companion.transcripts.recording import Recording, is_transcript
-from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 if TYPE_CHECKING:
     from qwen_companion.doors.events import Event

@@ -17,10 +17,10 @@ import anyio
 
 from qwen_companion.base.threads import in_thread
 from qwen_companion.base.times import milliseconds
+from qwen_companion.conversations.recording import is_transcript
+from qwen_companion.conversations.usage import Transcript, tokens
 from qwen_companion.domain import Usage
 from qwen_companion.doors.listeners import Block, Report, Subscription, Words
-from qwen_companion.transcripts.recording import is_transcript
-from qwen_companion.transcripts.usage import Transcript, tokens
 
 if TYPE_CHECKING:
     from qwen_companion.domain import Peer

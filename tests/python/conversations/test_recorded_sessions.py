@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from qwen_companion.conversations.recorded_sessions import recorded_sessions
 from qwen_companion.domain import RecordedSession
-from qwen_companion.transcripts.recorded_sessions import recorded_sessions
 
 PROJECT = "/home/me/my project.d"
 PLACE = "projects/-home-me-my-project-d/chats"

@@ -14,12 +14,12 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from qwen_companion.conversations.recorded_sessions import recordings
+from qwen_companion.conversations.recording import Recording
+from qwen_companion.conversations.rewinds import RewindWatch
 from qwen_companion.domain import ChatWork, CliRewind, Peer
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
-from qwen_companion.transcripts.recorded_sessions import recordings
-from qwen_companion.transcripts.recording import Recording
-from qwen_companion.transcripts.rewinds import RewindWatch
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

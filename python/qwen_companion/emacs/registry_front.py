@@ -14,6 +14,13 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.processes import end
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
+from qwen_companion.conversations.controller import VALID, Grant, add_grant, read_grant
+from qwen_companion.conversations.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
+from qwen_companion.conversations.recorded_sessions import recordings
+from qwen_companion.conversations.recording_watch import RecordingWatch
+from qwen_companion.conversations.records import Record, RecordError
+from qwen_companion.conversations.registry import Registry
+from qwen_companion.conversations.transcript import Awaited, Transcript
 from qwen_companion.domain import CliState, KnownSession, Peer, RegisteredCli, SessionState
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.states import WORKING
@@ -27,13 +34,6 @@ from qwen_companion.emacs.messages import (
     RegistryPrompt,
     RegistryReceipt,
 )
-from qwen_companion.registry.controller import VALID, Grant, add_grant, read_grant
-from qwen_companion.registry.messenger import CLOSED, DELIVERED, HELD, UNANSWERED, Messenger
-from qwen_companion.registry.records import Record, RecordError
-from qwen_companion.registry.registry import Registry
-from qwen_companion.registry.transcript import Awaited, Transcript
-from qwen_companion.transcripts.recorded_sessions import recordings
-from qwen_companion.transcripts.recording_watch import RecordingWatch
 
 MODEL_S = 1.0
 """Seconds after its receipt by which an unqueued prompt is with the model; 0.1 are usual."""

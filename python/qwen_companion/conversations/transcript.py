@@ -12,11 +12,11 @@ import anyio
 
 from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.base.times import milliseconds
+from qwen_companion.conversations.recorded_sessions import parts_of
+from qwen_companion.conversations.recording import Recording
+from qwen_companion.conversations.usage import ANSWERED, REFUSED, count_of, event_of
 from qwen_companion.domain import CliState
 from qwen_companion.doors.states import CANCELLED, FAILED, IDLE, RETRYING, WORKING, first_words, last_line
-from qwen_companion.transcripts.recorded_sessions import parts_of
-from qwen_companion.transcripts.recording import Recording
-from qwen_companion.transcripts.usage import ANSWERED, REFUSED, count_of, event_of
 
 _MOST = 1000
 """Most prompts awaited."""

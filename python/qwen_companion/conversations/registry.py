@@ -13,10 +13,8 @@ from anyio.abc import TaskGroup
 
 from qwen_companion.base.processes import ended
 from qwen_companion.base.threads import in_thread
-from qwen_companion.domain import CliState, RegisteredCli
-from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.registry.controller import controllers_file, grant_file, read_grant
-from qwen_companion.registry.records import (
+from qwen_companion.conversations.controller import controllers_file, grant_file, read_grant
+from qwen_companion.conversations.records import (
     Record,
     editor_of,
     names_in,
@@ -24,6 +22,8 @@ from qwen_companion.registry.records import (
     read_record,
     registry_directory,
 )
+from qwen_companion.domain import CliState, RegisteredCli
+from qwen_companion.journal.tree_watch import TreeWatch
 
 MOST = 2000
 """Most CLIs to report, the newest."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from qwen_companion.conversations import recording
+from qwen_companion.conversations.usage import Transcript, tokens
 from qwen_companion.domain import Usage
-from qwen_companion.transcripts import recording
-from qwen_companion.transcripts.usage import Transcript, tokens
 
 
 def request(minute: int = 0, model: object = "m", **counts: object) -> bytes:

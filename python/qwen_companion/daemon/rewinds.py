@@ -14,9 +14,9 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.processes import end
 from qwen_companion.base.tasks import log_failure
 from qwen_companion.base.threads import in_thread
+from qwen_companion.conversations.recorded_sessions import move_recording
 from qwen_companion.domain import Peer
 from qwen_companion.emacs import messages
-from qwen_companion.transcripts.recorded_sessions import move_recording
 
 END_S = 15.0
 """Seconds a CLI may take to end."""

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
+from qwen_companion.conversations.meter import Meter
 from qwen_companion.domain import Peer, Usage
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Block, Report, Words
-from qwen_companion.transcripts.meter import Meter
 
 pytestmark = pytest.mark.anyio
 

@@ -15,12 +15,11 @@ import anyio
 import pytest
 
 from fake_daemon import FakeDaemon, FakeSession, event
-from qwen_companion import rewinds
 from qwen_companion.base.processes import start_of
-from qwen_companion.daemon import rewinding
+from qwen_companion.conversations.recorded_sessions import recordings
+from qwen_companion.daemon import rewinding, rewinds
 from qwen_companion.domain import Peer
 from qwen_companion.emacs.messages import Notification, RecordedRewound, RewindRecorded
-from qwen_companion.transcripts.recorded_sessions import recordings
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,9 @@ import pytest
 
 from limit import limit_s
 from qwen_companion.base.local_ids import local_id
+from qwen_companion.conversations.records import Record, editor_of, other_editors, read_record
+from qwen_companion.conversations.registry import Registry
 from qwen_companion.domain import RegisteredCli
-from qwen_companion.registry.records import Record, editor_of, other_editors, read_record
-from qwen_companion.registry.registry import Registry
 from registry_records import values_of, write
 from support import OTHER_USER, needs_root
 
@@ -253,7 +253,7 @@ async def test_a_record_that_is_written_anew_is_told_once(tmp_path: Path) -> Non
 async def test_of_more_records_than_anybody_looks_at_the_newest_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qwen_companion.registry.registry.MOST", 3)
+    monkeypatch.setattr("qwen_companion.conversations.registry.MOST", 3)
     watched = Watched()
     values = values_of(os.getpid(), tmp_path)
     names = [f"{os.getpid()}-0000000{number}" for number in range(5)]

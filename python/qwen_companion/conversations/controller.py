@@ -19,9 +19,9 @@ from typing import Any, cast
 
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.programs import DIRECTORY, run_within
 from qwen_companion.base.state import read_own, state_home, write_private
 from qwen_companion.doors.user_settings import user_settings_file
-from qwen_companion.programs import DIRECTORY, run_within
 
 NONE, VALID, REVOKED = "none", "valid", "revoked"
 """States of the token: never made, accepted by CLIs, or revoked by the user."""
