@@ -126,7 +126,7 @@ BARE_START = """
   (* 1000 (- (float-time) start)))
 """
 
-IMPORTS = "import anyio, httptools, psutil, sexpdata, uvicorn, mcp.server.lowlevel, mcp.server.streamable_http"
+IMPORTS = "import anyio, httptools, psutil, sexpdata, mcp.server.lowlevel, mcp.server.streamable_http"
 
 
 BARE_SERVER = r"""

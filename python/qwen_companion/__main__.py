@@ -23,7 +23,7 @@ OLDEST_PYTHON = (3, 10)
 # What pyproject.toml demands, as it is imported.
 PACKAGES = (
     *("anyio", "epc", "httptools", "httpx2", "mcp", "mcp_types", "merge3", "pathspec", "patiencediff", "psutil"),
-    *("pydantic", "sexpdata", "starlette", "uvicorn"),
+    *("pydantic", "sexpdata", "starlette"),
 )
 DESCRIPTORS = 4096
 HELLO_LIMIT_BYTES = 1024 * 1024

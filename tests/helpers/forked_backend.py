@@ -99,7 +99,7 @@ def _import_everything() -> None:
     for module in pkgutil.walk_packages(package.__path__, "qwen_companion."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
-    for name in (*PACKAGES, "anyio._backends._asyncio", "uvicorn.protocols.http.httptools_impl"):
+    for name in (*PACKAGES, "anyio._backends._asyncio"):
         import_module(name)
 
 

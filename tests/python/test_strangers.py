@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 
-from qwen_companion.ide.server import MAX_STRANGERS
+from qwen_companion.ide.http import MAX_STRANGERS
 from support import (
     BECOME_OTHER,
     KNOWN,
@@ -101,7 +101,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, Non
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Backend, None, None]:
     """Yield a backend that gives strangers less time than usual, so that a test has not to wait for so long."""
-    settings = f"{NO_LIBRARY}; server.STRANGER_S = 1.0"
+    settings = f"{NO_LIBRARY}; from qwen_companion.ide import http; http.STRANGER_S = 1.0"
     with Backend(Home(tmp_path_factory.mktemp("impatient")), settings=settings, sessions=[KNOWN]) as backend:
         backend.serve()
         yield backend

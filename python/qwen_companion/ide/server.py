@@ -10,61 +10,35 @@ comes back after that time.  Its stream does not wait for the library.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import importlib
 import importlib.util
 import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import anyio
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
-from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.json_objects import read_object
-from qwen_companion.base.listening import BACKLOG
-from qwen_companion.base.sockets import Connection, is_of_another_user
+from qwen_companion.base.sockets import Connection
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession
 from qwen_companion.ide.bodies import Body, BodyTooLargeError, read_body
 from qwen_companion.ide.guard import Guard, Keys
-from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refusal, refuse, reply
+from qwen_companion.ide.http import HttpServer, client_of
+from qwen_companion.ide.replies import UNSUPPORTED_PROTOCOL_VERSION, refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from qwen_companion.ide.rpc import RpcHandler
 
 PATH = "/mcp"
-
-MAX_STRANGERS = 2 * BACKLOG
-"""Most connections that have not shown the token; with more, the oldest is closed.
-
-The event loop accepts up to `BACKLOG` before it reads from any.  One that shows the token at once must be read before
-it is the oldest.
-"""
-
-STRANGER_S = 30.0
-"""Seconds that a connection may take to show the token.
-
-A CLI connects and then draws the proposal before it sends anything: 1,200 lines took it 6 s on a busy machine.
-"""
-
-MAX_HEAD_BYTES = 64 * 1024
-"""Longest unfinished head or trailer that is accepted, in bytes."""
-
-IDLE_CONNECTION_S = 65
-"""Seconds an idle connection is kept: longer than the CLI's HTTP client keeps it, so that the client ends it."""
 
 LIBRARY_AFTER_S = 1.0
 """Seconds after the start until the import of the MCP library begins, if no CLI comes before.
@@ -77,12 +51,6 @@ MAX_NOTIFICATION_BYTES = 4096
 """Largest body that may be a notification; a larger one always goes to the library."""
 
 STREAMS_END_S = 0.3
-SERVER_END_S = 0.5
-
-_FOREIGN = "This connection belongs to another user."
-
-_CONNECTION = "qwen_companion.connection"
-"""Key of a request's `_Protocol` in its state."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +78,6 @@ class McpServer:
         For `keys_of` see `Guard`.
         """
         self._doors = dict(doors or {})
-        self._listener = listener
         self._sessions = sessions
         self._tools = tools
         self._ready = anyio.Event()
@@ -119,23 +86,7 @@ class McpServer:
         self._rpc: RpcHandler | None = None
         secrets = {path: door.secret for path, door in self._doors.items()}
         guard = Guard(self._route, Keys(listener.getsockname()[1], token, secrets), keys_of)
-        self._server = _Uvicorn(
-            uvicorn.Config(
-                _delimit_by_end(guard),
-                proxy_headers=False,
-                http=cast("type[_Protocol]", functools.partial(_Protocol, strangers=_Strangers())),
-                backlog=BACKLOG,
-                # Otherwise strangers could fill the log with a line for each malformed request.
-                log_level="error",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=False,
-                timeout_keep_alive=IDLE_CONNECTION_S,
-            )
-        )
+        self._server = HttpServer(guard, listener)
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until cancelled or told to stop; call `on_ready` once streams are served.
@@ -147,16 +98,10 @@ class McpServer:
             on_ready()
             self._ready.set()
 
-        self._server.on_ready = ready
         async with anyio.create_task_group() as tasks:
-            for work in (
-                self._run_rpc,
-                self._sessions.run,
-                self._tools.run,
-                self._server.end_in_time,
-            ):
+            for work in (self._run_rpc, self._sessions.run, self._tools.run):
                 tasks.start_soon(work)
-            await self._server.serve(sockets=[self._listener])
+            await self._server.serve(ready)
             tasks.cancel_scope.cancel()
 
     async def _run_rpc(self) -> None:
@@ -180,12 +125,12 @@ class McpServer:
     async def stop(self, for_good: bool) -> None:
         """End the streams in good order and let `serve` return soon; for `for_good` see `Sessions.end_streams`."""
         await self._sessions.end_streams(STREAMS_END_S, for_good)
-        self._server.told_to_stop.set()
+        self._server.stop()
 
     # --- HTTP ---
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cast("_Protocol", scope["state"][_CONNECTION]).admit()
+        client_of(scope).admit()
         door = self._doors.get(scope["path"])
         if door is not None:
             await door.app(scope, receive, send)
@@ -244,18 +189,15 @@ class McpServer:
             await refuse(send, 406, "Not Acceptable: Client must accept text/event-stream")
             return
         self._identify(session, scope)
-        connection = cast("_Protocol", scope["state"][_CONNECTION])
+        client = client_of(scope)
         last = headers.get(b"last-event-id")
         last_received = None if last is None else last.decode("latin-1")
-        if not await self._sessions.serve_stream(session.id, connection.when_lost, send, last_received):
+        if not await self._sessions.serve_stream(session.id, client.when_lost, send, last_received):
             # Closing would wait for a client that reads nothing.
-            connection.transport.abort()
-            # uvicorn must see the end of the connection before an incomplete answer.
-            await anyio.sleep(0)
+            client.transport.abort()
 
     def _identify(self, session: KnownSession, scope: Scope) -> None:
-        if scope["client"] is not None:
-            self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
+        self._sessions.identify(session.id, Connection(tuple(scope["client"]), tuple(scope["server"])))
 
     async def _post(self, session: KnownSession | None, scope: Scope, receive: Receive, send: Send) -> None:
         limit = self._tools.text_limit
@@ -315,219 +257,3 @@ def _without_init(*packages: str) -> Generator[None]:
         for name, module in bare.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-
-
-class _Strangers:
-    """Connections that have not shown the token yet, limited in time and number."""
-
-    def __init__(self) -> None:
-        self._deadlines: dict[_Protocol, asyncio.TimerHandle] = {}
-
-    def add(self, stranger: _Protocol) -> None:
-        """Start the time limit of `stranger`; close the oldest one when there are too many."""
-        if len(self._deadlines) >= MAX_STRANGERS:
-            oldest = next(iter(self._deadlines))
-            self.discard(oldest)
-            oldest.transport.abort()
-        self._deadlines[stranger] = stranger.loop.call_later(STRANGER_S, stranger.transport.abort)
-
-    def discard(self, protocol: _Protocol) -> None:
-        """Remove `protocol` if it is here: it has shown the token, or has ended."""
-        deadline = self._deadlines.pop(protocol, None)
-        if deadline is not None:
-            deadline.cancel()
-
-
-class _PipeliningError(CompanionError):
-    """A client has sent a request before the last one was answered; no CLI does that."""
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP with limits for strangers, and no buffer of its own: data is with the system once `send` returns.
-
-    A connection of another user is closed before anything is read from it.  At most one request is unanswered; uvicorn
-    keeps it and its answer as `cycle`.
-    """
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        strangers: _Strangers,
-    ) -> None:
-        super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
-        self._strangers = strangers
-        self._unparsed = 0
-        """Bytes received since the last head or piece of a body, the most that the parser stores."""
-        self._deaf = False
-        """Whether a request came before the last one was answered: nothing more is read."""
-        self._loss_listener: Callable[[], None] | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See asyncio."""
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)
-        client, server = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if client is None or is_of_another_user(Connection(client, server)):
-            transport.write(_foreign_answer())
-            transport.close()
-        else:
-            self._strangers.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self._strangers.discard(self)
-        super().connection_lost(exc)
-        self._report_loss()
-
-    def _report_loss(self) -> None:
-        if self._loss_listener is not None:
-            self._loss_listener()
-
-    def when_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the connection is lost, at once if it is closing; replace the previous listener."""
-        self._loss_listener = listener
-        if self.transport.is_closing():
-            listener()
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.  Refuse a head or a trailer that is too long."""
-        if self._deaf:
-            return
-        self._unparsed += len(data)
-        super().data_received(data)
-        if self._unparsed > MAX_HEAD_BYTES and not self._deaf and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too long.")
-
-    def on_message_begin(self) -> None:
-        """See httptools.  Refuse a request before the last one is answered: uvicorn would forget the last one's end."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
-            self._deaf = True
-            raise _PipeliningError
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        """See httptools."""
-        self._unparsed = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """See httptools."""
-        self._unparsed = 0
-        super().on_body(body)
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse malformed HTTP.  Tell an application that is answering the request that the client has disconnected.
-
-        If it is only another request that came too early, let the last one be answered, then close; but the answer to a
-        GET may never end.
-        """
-        # None before the first request, whatever its declaration says.
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if self._deaf and cycle is not None and cycle.scope["method"] != "GET":
-            cycle.keep_alive = False
-            return
-        if cycle is not None and cycle.response_started and not cycle.response_complete:
-            self.transport.close()
-        else:
-            super().send_400_response(msg)
-        if cycle is not None:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        self._report_loss()
-
-    def admit(self) -> None:
-        """Record that this connection has shown the token."""
-        self._strangers.discard(self)
-
-
-class _GetAnswer:
-    """The answer to a GET.  Without a length it is delimited by the end of the connection (RFC 9112, section 6.3)."""
-
-    def __init__(self, connection: _Protocol, send: Send) -> None:
-        """`send` is uvicorn's, which would send in chunks what has no length."""
-        self._connection = connection
-        self._cycle = connection.cycle
-        self._send = send
-        self._has_length = True
-        self._head = b""
-
-    async def send(self, message: Message) -> None:
-        """Send `message`, and return once it is with the system; the head goes out with the first piece of the body.
-
-        See ASGI.
-        """
-        if message["type"] == "http.response.start":
-            headers: list[tuple[bytes, bytes]] = message["headers"]
-            self._has_length = any(name == b"content-length" for name, _ in headers)
-            if not self._has_length:
-                lines = [f"HTTP/1.1 {message['status']} {HTTPStatus(message['status']).phrase}".encode("ascii")]
-                lines += [name + b": " + value for name, value in headers]
-                self._head = b"\r\n".join([*lines, b"", b""])
-                self._cycle.response_started = True
-                return
-        if self._has_length:
-            await self._send(message)
-            return
-        if self._cycle.disconnected:
-            return
-        self._connection.transport.write(self._head + message["body"])
-        self._head = b""
-        if self._connection.flow.write_paused:
-            await self._connection.flow.drain()
-        if not message["more_body"]:
-            self._cycle.response_complete = True
-            self._cycle.message_event.set()
-            self._connection.transport.close()
-
-
-def _delimit_by_end(app: ASGIApp) -> ASGIApp:
-    """Return `app` with answers to GET that have no length."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "GET":
-            send = _GetAnswer(scope["state"][_CONNECTION], send).send
-        await app(scope, receive, send)
-
-    return serve
-
-
-def _foreign_answer() -> bytes:
-    """Return an HTTP response for a connection before any request was read from it."""
-    body = refusal(_FOREIGN)
-    head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode("ascii") + body
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers and without polling, with a callback when it is up."""
-
-    on_ready: Callable[[], None]
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.told_to_stop = anyio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Capture none."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
-        await super().startup(sockets)
-        self.on_ready()
-
-    async def main_loop(self) -> None:
-        """Return when told to stop.  uvicorn's own loop polls ten times a second, and renews an unsent header."""
-        await self.told_to_stop.wait()
-
-    async def end_in_time(self) -> None:
-        """Wait no longer than `SERVER_END_S` for open connections, once told to stop."""
-        await self.told_to_stop.wait()
-        await anyio.sleep(SERVER_END_S)
-        self.force_exit = True

@@ -109,7 +109,7 @@ class Get:
         self.flowing.clear()
 
     def lose(self) -> None:
-        """Break the connection; from now on a send does nothing, as with uvicorn."""
+        """Break the connection; from now on a send does nothing, as with the real one."""
         self._lost = True
         self.flowing.set()
         self._tell_loss()
