@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,8 +17,8 @@ import anyio
 
 from qwen_companion.base.ending import end_by_signal, limit_end
 from qwen_companion.base.errors import first_error
-from qwen_companion.base.sockets import Connection
 from qwen_companion.base.threads import in_thread
+from qwen_companion.clis import Clis
 from qwen_companion.conversations.meter import Meter
 from qwen_companion.daemon.front import DaemonFront
 from qwen_companion.daemon.rewinds import Rewinds
@@ -29,7 +28,6 @@ from qwen_companion.domain import (
     KnownProposal,
     KnownSession,
     Peer,
-    SessionState,
     Settings,
     Snapshot,
     WaitingProposal,
@@ -45,13 +43,12 @@ from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.liveness import process_end, watch_input
 from qwen_companion.emacs.registry_front import RegistryFront
 from qwen_companion.emacs.request_queue import RequestQueue
-from qwen_companion.emacs.session_reports import SessionReports
 from qwen_companion.emacs.spool import Spool
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.models import told_context
-from qwen_companion.ide.peers import Caller, ends_lines, find_caller, keeps_edits
+from qwen_companion.ide.peers import Callers, ends_lines, keeps_edits
 from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Decision, Proposal, Proposals
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
@@ -165,15 +162,9 @@ class Companion:
             roots_changed=lambda: self._journal.update_roots(),
             set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
         )
-        self._sessions: Sessions = Sessions(
-            [item.session for item in hello.sessions],
-            changed=self._session_changed,
-            gone=self._session_gone,
-            went_out=lambda key: self._diff_tools.went_out(key),
-            context_sent=self._context_sent,
-            find_caller=self._find_caller,
-            caller_elsewhere=self._places.caller,
-        )
+        callers = Callers(hello.emacs_pid, self._places.caller)
+        self._sessions: Sessions = Sessions([item.session for item in hello.sessions], callers)
+        self._clis = Clis(self._sessions, self._distributor, self._places, self._bridge.notify)
         editor = _Editor(self._bridge, self._sessions, self._places)
         self._diff_tools: DiffTools = DiffTools(
             Proposals(_without_hooks(hello.proposals)),
@@ -192,12 +183,12 @@ class Companion:
             self._tools,
             lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
         )
-        self._tool_server = ToolServer(self._tools, self._find_caller)
+        self._tool_server = ToolServer(self._tools, callers.find)
         tell = self._bridge.notify
         self._journal = JournalFront(
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._missed_review
         )
-        self._meter = Meter(self._journal.journal.spent, self._hooks_reported, self._places.read_more)
+        self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places.read_more)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
         self._layers: SettingsLayers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
         self._hooks = HookHandler(
@@ -207,21 +198,23 @@ class Companion:
             self._sessions,
             self._places,
             listeners,
-            self._find_caller,
-            self._hooks_reported,
+            callers.find,
+            self._clis.hooks_reported,
         )
-        self._hook_watch = HookWatch(self._hooks.states, self._layers, editor, hello.sessions, self._hooks_reported)
+        self._hook_watch = HookWatch(
+            self._hooks.states, self._layers, editor, hello.sessions, self._clis.hooks_reported
+        )
+        self._clis.hook_watch, self._clis.meter, self._clis.silent = self._hook_watch, self._meter, self._journal.silent
+        self._sessions.listeners = (self._clis, self._diff_tools)
         discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
         self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._layers, tell)
-        known = [item.session.id for item in hello.sessions]
-        self._reports = SessionReports(known, self._reported_state, self._record_sessions, tell)
         self._requests = RequestQueue(self._bridge, self._spool.directory, self._places.send_prompt)
         self._registry = RegistryFront(
             os.environ, self._port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
         )
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(self._bridge, self._spool, self._services, self._journal, self._layers, STOP_S)
-        self._rewinds = Rewinds(tell, self._services, self._peer_of)
+        self._rewinds = Rewinds(tell, self._services, self._clis.local_peer)
         self._server: McpServer | None = None
         self._ended = anyio.Event()
         self._emacs_is_gone = False
@@ -230,12 +223,6 @@ class Companion:
     def _access(self, peer: Peer | None) -> Access | None:
         """Return which files may be reported to the CLI in the process `peer`; None while that is unknown."""
         return self._places.access(peer) if peer and peer.place else self._distributor.access(peer)
-
-    def _find_caller(self, connection: Connection) -> Caller | None:
-        """Return the local or remote process at the other end of `connection`; see `find_caller`."""
-        caller = self._places.caller(connection) or find_caller(connection, self._hello.emacs_pid)
-        # The connections that a relay carries belong to this process, for a moment longer than that is known.
-        return None if caller is None or caller.peer.pid == os.getpid() else caller
 
     def _missed_review(self, cli: KnownSession, path: str, is_open: bool) -> bool:
         """See `MissedReview`."""
@@ -249,16 +236,8 @@ class Companion:
             label, peer = ("", None) if session is None else (session.label, session.peer)
             yield WaitingProposal(proposal.session, label, peer and peer.pid, proposal.path)
 
-    def _peer_of(self, session: str) -> Peer | None:
-        """Return the process of the connected CLI `session`, if it is local."""
-        found = self._sessions.get(session)
-        return None if found is None or found.peer is None or found.peer.place else found.peer
-
     def _take_over(self) -> None:
-        """Take over the sessions and proposals of an earlier process."""
-        for state in self._sessions.states():
-            if not self._places.set_session(state):
-                self._distributor.set_session(state)
+        """Take over the proposals of an earlier process."""
         known = {item.session.id for item in self._hello.sessions}
         # A proposal of an unknown session can end in no other way.
         for session in {item.session for item in _without_hooks(self._hello.proposals)} - known:
@@ -400,20 +379,6 @@ class Companion:
         self._for_good = True
         self._ended.set()
 
-    def _session_changed(self, state: SessionState) -> None:
-        if not self._places.set_session(state):
-            self._distributor.set_session(state)
-        self._hook_watch.watch(state.session)
-        self._reports.report([state.session.id])
-
-    def _record_sessions(self, changed: Iterable[SessionState], gone: tuple[str, ...]) -> None:
-        """Pass the CLIs to the journal, which watches the files of those without hooks."""
-        self._journal.silent.set_sessions(map(self._places.named_session, changed), gone)
-
-    def _context_sent(self, session: str, context: bytes) -> None:
-        if not self._places.sent(session, context):
-            self._distributor.sent(session, context)
-
     def _report_context(self, session: str, place: str, roots: tuple[str, ...] | None, sent: int, text: str) -> None:
         content = told_context(text, place)
         self._bridge.notify(messages.ContextSent(session, roots is None, roots or (), sent, text, content))
@@ -421,27 +386,8 @@ class Companion:
     def _report_exclusions(self) -> None:
         self._bridge.notify(messages.ExclusionList(self._places.exclusions(self._distributor.exclusions)))
 
-    def _hooks_reported(self) -> None:
-        self._hook_watch.take_back()
-        self._reports.report(state.session.id for state in self._sessions.states())
-
-    def _reported_state(self, session: str) -> SessionState | None:
-        state = self._sessions.reported(session)
-        if state is None:
-            return None
-        peer = state.session.peer
-        return replace(self._hook_watch.annotated(state), usage=() if peer is None else self._meter.total(peer.pid))
-
-    # The sessions and the parts that use them refer to each other, so some references are set afterwards.
-
     def _deliver_context(self, session: str, context: bytes) -> None:
         self._sessions.set_context(session, context)
-
-    def _session_gone(self, session: str) -> None:
-        self._distributor.drop_session(session)
-        self._places.drop_session(session)
-        self._reports.report([session])
-        self._diff_tools.session_gone(session)
 
     async def _watch_emacs(self) -> None:
         await process_end(self._hello.emacs_pid)

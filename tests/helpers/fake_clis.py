@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.doors.files import Files
-from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.peers import Caller, Callers
 from qwen_companion.ide.sessions import Sessions
 
 
@@ -22,6 +24,17 @@ class FakeSessions(Sessions):
     def of_process(self, pid: int) -> KnownSession | None:
         found = (state.session for state in self.connected)
         return next((session for session in found if session.peer and session.peer.pid == pid), None)
+
+
+class FakeCallers(Callers):
+    """Callers as `find` finds them, all on this machine."""
+
+    def __init__(self, find: Callable[[Connection], Caller | None]) -> None:
+        super().__init__(0, lambda _connection: None)
+        self._find = find
+
+    def find(self, connection: Connection) -> Caller | None:
+        return self._find(connection)
 
 
 class FakePlaces:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +94,21 @@ _MAX_LINEAGE = 30
 
 _MAX_MANIFEST_BYTES = 1024 * 1024
 _MAX_NAME = 80
+
+
+class Callers:
+    """The programs at the other ends of connections, of this machine and of others."""
+
+    def __init__(self, emacs_pid: int, elsewhere: Callable[[Connection], Caller | None]) -> None:
+        """`elsewhere` returns the caller whose connection a relay carries; callable in any thread."""
+        self._emacs_pid = emacs_pid
+        self.elsewhere = elsewhere
+
+    def find(self, connection: Connection) -> Caller | None:
+        """Return the local or remote process at the other end of `connection`; see `find_caller`."""
+        caller = self.elsewhere(connection) or find_caller(connection, self._emacs_pid)
+        # The connections that a relay carries belong to this process, for a moment longer than that is known.
+        return None if caller is None or caller.peer.pid == os.getpid() else caller
 
 
 def keeps_edits(session: KnownSession | None) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from qwen_companion.base.sockets import Connection
 from qwen_companion.base.tasks import Task, Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession, Peer, SessionState
-from qwen_companion.ide.peers import Caller
+from qwen_companion.ide.peers import Caller, Callers
 from qwen_companion.ide.streams import OpenStreams, Stream, event
 
 if TYPE_CHECKING:
@@ -135,34 +135,30 @@ class _Session:
                 work.cancel()
 
 
+class SessionListener:
+    """Base of the parts that follow the sessions."""
+
+    def session_changed(self, state: SessionState) -> None:
+        """Handle a new or changed session."""
+
+    def session_gone(self, session: str) -> None:
+        """Handle the end of the session with that id."""
+
+    def context_sent(self, session: str, context: bytes) -> None:
+        """Handle that `context` was sent to the session with that id."""
+
+    def went_out(self, key: str) -> None:
+        """Handle that all of the notification `key` is handed to the operating system for an open stream."""
+
+
 class Sessions:
     """All sessions, by id.  Their processes are looked up and watched while `run` runs."""
 
-    def __init__(
-        self,
-        known: Iterable[KnownSession],
-        changed: Callable[[SessionState], None],
-        gone: Callable[[str], None],
-        went_out: Callable[[str], None],
-        context_sent: Callable[[str, bytes], None],
-        find_caller: Callable[[Connection], Caller | None],
-        timing: Timing | None = None,
-        caller_elsewhere: Callable[[Connection], Caller | None] = lambda _connection: None,
-    ) -> None:
-        """`known` are those of an earlier process.  Must be made on the event loop.
-
-        `changed` is called with each new or changed session, `gone` with the id of a discarded one.  `went_out` is
-        called with the key of a notification once all of it is handed to the operating system for an open stream.
-        `context_sent` is called with the id of a session and the context sent to it.  `find_caller`, called in a
-        thread, returns the process at the other end of a connection.  `caller_elsewhere` does so at once for a
-        connection carried by a relay.  Its process is on another machine, so the session ends only with its stream.
-        """
-        self._changed = changed
-        self._gone = gone
-        self._went_out = went_out
-        self._context_sent = context_sent
-        self._find_caller = find_caller
-        self._caller_elsewhere = caller_elsewhere
+    def __init__(self, known: Iterable[KnownSession], callers: Callers, timing: Timing | None = None) -> None:
+        """`known` are those of an earlier process.  Must be made on the event loop."""
+        self.listeners: Sequence[SessionListener] = ()
+        """Called in this order."""
+        self._callers = callers
         self._timing = timing or Timing()
         self.offers_reviews = True
         """Whether sessions opened from now on are offered reviews; a CLI asks once, when it connects."""
@@ -191,8 +187,14 @@ class Sessions:
         known = KnownSession(uuid.uuid4().hex, protocol, client, version, reviews=self.offers_reviews)
         session = self._sessions[known.id] = _Session(known, self._timing.first_stream)
         self._reap_later(session)
-        self._changed(session.state())
+        self._report(session)
         return known
+
+    def _report(self, session: _Session) -> None:
+        """Report a new or changed `session` to the listeners."""
+        state = session.state()
+        for listener in self.listeners:
+            listener.session_changed(state)
 
     def states(self) -> tuple[SessionState, ...]:
         """Return all sessions."""
@@ -227,7 +229,8 @@ class Sessions:
         session.stop_watching()
         if session.stream is not None:
             session.stream.end()
-        self._gone(identifier)
+        for listener in self.listeners:
+            listener.session_gone(identifier)
 
     async def end_streams(self, timeout: float, for_good: bool) -> None:
         """End all streams in good order, up to `timeout` seconds; open no more.  The sessions stay.
@@ -246,10 +249,11 @@ class Sessions:
     def identify(self, identifier: str, connection: Connection) -> None:
         """Find the process of `connection` to that session in the background, if it is not known yet."""
         session = self._sessions[identifier]
-        elsewhere = self._caller_elsewhere(connection)
+        elsewhere = self._callers.elsewhere(connection)
         if elsewhere is not None:
+            # Its process is on another machine, so the session ends only with its stream.
             self._identified(session, elsewhere)
-            self._changed(session.state())
+            self._report(session)
         elif session.known.peer is None:
             session.connections.append(connection)
             if session.lookup is None:
@@ -259,12 +263,12 @@ class Sessions:
         """Find the process of `session`, and drop `session` when it has ended."""
         while session.connections and session.known.peer is None:
             connection = session.connections.pop(0)
-            caller = await in_thread(self._find_caller, connection)
+            caller = await in_thread(self._callers.find, connection)
             if caller is None:
                 continue
             self._identified(session, caller)
         session.identified = True
-        self._changed(session.state())
+        self._report(session)
         if session.known.peer is None:
             session.lookup = None
         else:
@@ -316,11 +320,11 @@ class Sessions:
                 session.patience = max(session.patience, self._timing.give_up)
                 self._show(session)
                 self._reap_later(session)
-                self._changed(session.state())
+                self._report(session)
 
     def _hide(self, session: _Session) -> None:
         session.is_hidden = True
-        self._changed(session.state())
+        self._report(session)
 
     def _show(self, session: _Session) -> None:
         session.is_hidden = False
@@ -380,13 +384,13 @@ class Sessions:
             session.stream.end()
         if last_received is not None:
             self.withdraw(identifier, last_received)
-            self._went_out(last_received)
+            self._report_arrival(last_received)
         stream = session.stream = Stream()
         session.patience = self._timing.give_up
         self._show(session)
         self._streams.add(stream)
         self._keep(session)
-        self._changed(session.state())
+        self._report(session)
         when_lost(stream.lose)
         try:
             with stream.scope:
@@ -401,7 +405,7 @@ class Sessions:
                         session.patience = self._timing.left
                         session.hider = self._loop.call_later(self._timing.hidden, self._hide, session)
                     self._reap_later(session)
-                    self._changed(session.state())
+                    self._report(session)
 
     async def _pump(self, session: _Session, stream: Stream, send: Send) -> None:
         # It is sent with the following data, so it does not wait.
@@ -413,7 +417,8 @@ class Sessions:
             if context is not None and stream.context != context:
                 stream.context = context
                 await stream.send(send, event([context]))
-                self._context_sent(session.known.id, context)
+                for listener in self.listeners:
+                    listener.context_sent(session.known.id, context)
             elif session.unsent:
                 await self._send_posted(session, stream, send, session.unsent[0])
             elif stream.is_silent:
@@ -432,7 +437,11 @@ class Sessions:
             return
         session.unsent.remove(posted)
         if posted.key is not None:
-            self._went_out(posted.key)
+            self._report_arrival(posted.key)
+
+    def _report_arrival(self, key: str) -> None:
+        for listener in self.listeners:
+            listener.went_out(key)
 
 
 def _start(identifier: str) -> Message:

@@ -16,6 +16,7 @@ from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import HookAnswer
 from qwen_companion.ide.models import CLOSE_DIFF, OPEN_DIFF, DiffAccepted, close_result, diff_rejected
 from qwen_companion.ide.proposals import Decision, Proposal, Proposals
+from qwen_companion.ide.sessions import SessionListener
 from qwen_companion.ide.targets import TargetError, check_target
 
 OPEN_S = 1.0
@@ -112,7 +113,7 @@ class _Opening:
         self.refusal: str | None = "The review could not be opened. Decide in the terminal instead."
 
 
-class DiffTools:
+class DiffTools(SessionListener):
     """The two tools, and the ends of a proposal they share with Emacs.  Reviews are opened while `run` runs."""
 
     def __init__(
@@ -190,10 +191,10 @@ class DiffTools:
             self._proposals.drop(proposal.id)
             self._abandon(proposal)
 
-    def went_out(self, identifier: str) -> None:
-        """Note that the decision was passed to the CLI's stream, by this process or an earlier one."""
-        if self._proposals.drop(identifier) is not None:
-            self._editor.settled(identifier)
+    def went_out(self, key: str) -> None:
+        """Note that the decision on the proposal `key` went to the CLI, by this process or an earlier one."""
+        if self._proposals.drop(key) is not None:
+            self._editor.settled(key)
 
     def session_gone(self, session: str) -> None:
         """End the proposals of `session`, whose CLI has ended."""

@@ -23,6 +23,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import TextContent
 from pydantic import BaseModel, ConfigDict
 
+from fake_clis import FakeCallers
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide import bodies
@@ -30,7 +31,7 @@ from qwen_companion.ide.peers import Caller, find_caller
 from qwen_companion.ide.proposals import Decision, Proposals
 from qwen_companion.ide.rpc import MAX_ANSWERS
 from qwen_companion.ide.server import McpServer
-from qwen_companion.ide.sessions import Sessions, Timing
+from qwen_companion.ide.sessions import SessionListener, Sessions, Timing
 from qwen_companion.ide.tools import DiffTools
 from support import INITIALIZE, PYTHON_DIRECTORY, TIMEOUT_S, Cli, FakeEditor, soon
 
@@ -43,7 +44,7 @@ RESTORED = KnownSession("restored", "2025-11-25", "streamable-http-client", "1")
 T = TypeVar("T")
 
 
-class Site:
+class Site(SessionListener):
     """A running server."""
 
     def __init__(self, timing: Timing) -> None:
@@ -56,17 +57,19 @@ class Site:
         self.out: asyncio.Queue[str] = asyncio.Queue()
         self.states: asyncio.Queue[SessionState] = asyncio.Queue()
         self.find_caller: Callable[[Connection], Caller | None] = lambda connection: None
-        self.sessions = Sessions(
-            (RESTORED,),
-            self.states.put_nowait,
-            self.gone.put_nowait,
-            self.out.put_nowait,
-            lambda session, context: None,
-            lambda connection: self.find_caller(connection),
-            timing,
-        )
+        self.sessions = Sessions((RESTORED,), FakeCallers(lambda connection: self.find_caller(connection)), timing)
+        self.sessions.listeners = [self]
         self.tools = DiffTools(Proposals(), self.editor, self.sessions, roots_of=lambda _: None)
         self.server = McpServer(self.listener, TOKEN, self.sessions, self.tools)
+
+    def session_changed(self, state: SessionState) -> None:
+        self.states.put_nowait(state)
+
+    def session_gone(self, session: str) -> None:
+        self.gone.put_nowait(session)
+
+    def went_out(self, key: str) -> None:
+        self.out.put_nowait(key)
 
     def tell(self, context: bytes) -> None:
         """Make `context` that of every session."""

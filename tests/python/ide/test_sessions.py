@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from fake_clis import FakeCallers
 from qwen_companion.base.processes import start_of
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller
-from qwen_companion.ide.sessions import HIDDEN_S, LEFT_S, RETRY_MS, Sessions, Timing
+from qwen_companion.ide.sessions import HIDDEN_S, LEFT_S, RETRY_MS, SessionListener, Sessions, Timing
 from support import TIMEOUT_S, soon
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +40,7 @@ async def forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return forward
 
 
-class Table:
+class Table(SessionListener):
     """Sessions, with a record of their reports."""
 
     def __init__(self, known: tuple[KnownSession, ...] = (), **timing: float) -> None:
@@ -56,15 +57,8 @@ class Table:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self._loop = asyncio.get_running_loop()
-        self.sessions = Sessions(
-            known,
-            self._take_state,
-            self.gone.put_nowait,
-            self.out.put_nowait,
-            lambda session, context: self.told.append((session, context)),
-            self._find_caller,
-            Timing(**limits),
-        )
+        self.sessions = Sessions(known, FakeCallers(self._find_caller), Timing(**limits))
+        self.sessions.listeners = [self]
         self.running = asyncio.create_task(self.sessions.run())
 
     def tell(self, context: bytes) -> None:
@@ -72,9 +66,18 @@ class Table:
         for state in self.sessions.states():
             self.sessions.set_context(state.session.id, context)
 
-    def _take_state(self, state: SessionState) -> None:
+    def session_changed(self, state: SessionState) -> None:
         self.states.append(state)
         self.changed.set()
+
+    def session_gone(self, session: str) -> None:
+        self.gone.put_nowait(session)
+
+    def context_sent(self, session: str, context: bytes) -> None:
+        self.told.append((session, context))
+
+    def went_out(self, key: str) -> None:
+        self.out.put_nowait(key)
 
     def _find_caller(self, connection: Connection) -> Caller | None:
         port = connection.client[1]
