@@ -51,7 +51,7 @@ For a long text Emacs would collect garbage several times, and each
 collection takes as long as all the work on 64 KB."
   (declare (indent 0) (debug t))
   `(let ((gc-cons-threshold (max gc-cons-threshold 20000000)))
-      ,@body))
+     ,@body))
 
 (defmacro qwen-companion-buffers-locally (&rest body)
   "Evaluate BODY in a buffer with a local directory, and return its value.

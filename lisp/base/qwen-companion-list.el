@@ -28,7 +28,7 @@
   "Least width of the last column that is kept in the first line of a row.")
 
 (cl-defstruct (qwen-companion-list (:copier nil))
-  "What the rows of a list show and when they are updated.
+  "A kind of live list: its columns, its rows and when they are updated.
 See `qwen-companion-list-define' for the slots."
   buffer thing columns first-line cut rows entry find empty remark load
   category name period hooks set-up)

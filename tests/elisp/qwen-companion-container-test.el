@@ -35,7 +35,7 @@ The project's configuration has comments."
 
 (defconst qwen-companion-container-test--mounts
   "[{\"Mounts\": [{\"Source\": \"/\", \"Destination\": \"/host\"}, {\"Source\": \"%s\", \"Destination\": \"/work/p\"}, {\"Source\": \"/x\", \"Destination\": \"/y\"}]}]"
-  "What is inspected, with a format for the project.")
+  "The output of `docker inspect', with %s for the project.")
 
 (ert-deftest qwen-companion-container-test-a-running-one-is-offered ()
   "Its CLIs are served, and its directory is the project's, in this Emacs."

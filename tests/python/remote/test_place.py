@@ -50,7 +50,7 @@ class Served:
         wanted = wanted or WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
         self.place = Place(
             *(wanted, "token", port, environ(self._home), str(self._home.parent)),
-            layer_of=lambda _port, _secret, _tools, _command: None,
+            layer_of=lambda _keys, _command: None,
             reports=Reports(
                 lambda _session, _context: None, lambda _session, _place, _roots, _time, _text: None, lambda: None
             ),
