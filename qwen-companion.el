@@ -315,6 +315,7 @@ That stays when the mode is turned off: Emacs may be ending."
   (qwen-companion-journal-enable)
   (qwen-companion-changes-signs-enable)
   (qwen-companion-servers-enable)
+  (qwen-companion-welcome-note-start)
   (qwen-companion-backend-start))
 
 (defun qwen-companion--disable ()
@@ -345,7 +346,6 @@ That stays when the mode is turned off: Emacs may be ending."
 (defun qwen-companion--turn-on-once ()
   "Turn the mode on now that there is an environment."
   (remove-hook 'qwen-companion-environment-made-hook #'qwen-companion--turn-on-once)
-  (qwen-companion-welcome-note-start)
   (qwen-companion-mode 1)
   (message "qwen-companion: the Python environment is ready, and the mode is on"))
 
@@ -388,10 +388,7 @@ lines show a deleted or renamed file, and a difference for you to resolve."
         ((not (eq 'off (qwen-companion-state))))
         ((and (called-interactively-p 'any) (qwen-companion--offer-environment))
          (setq qwen-companion-mode nil))
-        (t
-         (when (called-interactively-p 'any)
-           (qwen-companion-welcome-note-start))
-         (qwen-companion--enable))))
+        (t (qwen-companion--enable))))
 
 ;;;###autoload
 (defun qwen-companion-run (directory &optional another)
@@ -427,8 +424,6 @@ With INTERACTIVE, the Python environment may be made first."
       (unless qwen-companion-mode
         (when (and interactive (qwen-companion--offer-environment))
           (user-error "The Python environment is being made; the mode comes on after it"))
-        (when interactive
-          (qwen-companion-welcome-note-start))
         (qwen-companion-mode 1))
       (when (eq (qwen-companion-state) 'error)
         (user-error "The companion is not running: %s"

@@ -12,6 +12,7 @@
 ;;; Code:
 
 (require 'qwen-companion-buffers)
+(require 'qwen-companion-context)
 (require 'qwen-companion-environment)
 
 (defconst qwen-companion-welcome--items
@@ -90,14 +91,15 @@ Save it by customize."
   (pop-to-buffer (qwen-companion-welcome--buffer)))
 
 (defun qwen-companion-welcome-note-start ()
-  "Schedule the page at the first start by the user.
-At the first start, the companion has no directory for its records."
+  "Schedule the page at the first start.
+Then the companion has no directory for its records."
   (setq qwen-companion-welcome--due
         (not (file-exists-p (qwen-companion-environment-records)))))
 
 (defun qwen-companion-welcome-if-due ()
-  "Show the page at the first start, in a window that is not selected."
-  (when qwen-companion-welcome--due
+  "Show the page at the first start, in a window that is not selected.
+A daemon without a frame of the user's shows it later."
+  (when (and qwen-companion-welcome--due (qwen-companion-context-frame-p))
     (setq qwen-companion-welcome--due nil)
     ;; Without a record of changes, nothing else makes that directory.
     (with-file-modes #o700

@@ -78,11 +78,12 @@ def test_a_start_that_failed_can_be_tried_again(stage: Stage) -> None:
     assert stage.sandbox.lock_files
 
 
-def test_the_first_start_says_what_is_on_and_leaves_the_keys_to_the_cli(stage: Stage) -> None:
+@pytest.mark.parametrize("forms", [(), ("(qwen-companion-mode 1)",)], ids=["by-hand", "by-init-file"])
+def test_the_first_start_says_what_is_on_and_leaves_the_keys_to_the_cli(stage: Stage, forms: tuple[str, ...]) -> None:
     (stage.sandbox.here / ".local/state/qwen-companion").rmdir()
     # Of somebody who has never connected a CLI, and is not asked whether to.
     stage.sandbox.write_cli_settings({name: value for name, value in QWEN_SETTINGS.items() if name != "ide"})
-    stage.emacs.start(stage.sandbox.greeting)
+    stage.emacs.start(stage.sandbox.greeting, forms=forms)
     stage.emacs.command("qwen-companion-run")
     stage.screen.wait_for("Type your message")
     stage.screen.wait_for("Qwen[1]")

@@ -22,9 +22,10 @@
            (kill-buffer "*qwen-companion welcome*"))))))
 
 (defun qwen-companion-welcome-test--start ()
-  "Start the companion as the user does; return the window of the page."
+  "Start the companion with a frame of the user's; return the page's window."
   (qwen-companion-welcome-note-start)
-  (qwen-companion-welcome-if-due)
+  (cl-letf (((symbol-function 'qwen-companion-context-frame-p) #'always))
+    (qwen-companion-welcome-if-due))
   (get-buffer-window "*qwen-companion welcome*"))
 
 (ert-deftest qwen-companion-welcome-test-the-first-start-only ()
@@ -38,6 +39,15 @@
       (should-not (qwen-companion-welcome-test--start))
       (qwen-companion-welcome)
       (should (derived-mode-p 'qwen-companion-welcome-mode)))))
+
+(ert-deftest qwen-companion-welcome-test-waits-for-a-frame-of-the-user ()
+  (qwen-companion-welcome-test--with-home
+    (qwen-companion-welcome-note-start)
+    ;; As in a daemon.
+    (qwen-companion-welcome-if-due)
+    (should-not (get-buffer-window "*qwen-companion welcome*"))
+    (should-not (file-exists-p "state"))
+    (should (qwen-companion-welcome-test--start))))
 
 (ert-deftest qwen-companion-welcome-test-nothing-for-who-has-used-it ()
   (qwen-companion-welcome-test--with-home
