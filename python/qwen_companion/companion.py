@@ -188,7 +188,7 @@ class Companion:
         self._journal = JournalFront(
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._missed_review
         )
-        self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places.read_more)
+        self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places.read_more, os.environ)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
         self._layers: SettingsLayers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
         self._hooks = HookHandler(

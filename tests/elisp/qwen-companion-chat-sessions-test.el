@@ -62,7 +62,13 @@
                        ("" "Else\\u202Ewhere" "" "0" "busy")
                        ("" "(no title)" "" "0" "ended")
                        ("" "Theirs" "" "1" "idle"))
-                     (qwen-companion-chat-sessions-test--lines))))))
+                     (qwen-companion-chat-sessions-test--lines)))
+      ;; The keys that work there.
+      (pcase-dolist (`(,row . ,keys) '(("Here" . "RET open  \\+ new  k leave  D end")
+                                       ("Theirs" . "RET open  \\+ new  D end")
+                                       ("(no title)" . "RET open  \\+ new  g refresh")))
+        (qwen-companion-chat-sessions-test--go-to row)
+        (should (qwen-companion-test-header-p (concat "\\` 4 chats  " keys)))))))
 
 (ert-deftest qwen-companion-chat-sessions-test-follows-its-chats ()
   "The state of an open chat is newer than the list; point stays at its session."

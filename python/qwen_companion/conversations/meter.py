@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Report the tokens used by turns and conversations, and end a turn that has used too many.
+"""Report the tokens used by turns and conversations, and find or make the end of a turn that has used too many.
 
 A CLI records a request some ms after its answer, and the last one of a turn even after its hook Stop.  There is only
 one way to stop a turn (0.21.10, 0.23.4, 0.24.4): the hook before the results of its tools are sent can withhold them.
@@ -9,7 +9,7 @@ The model then reads that they were not recorded, so the next prompt corrects th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,12 @@ from qwen_companion.base.times import milliseconds
 from qwen_companion.conversations.recording import is_transcript
 from qwen_companion.conversations.usage import Transcript, tokens
 from qwen_companion.domain import Usage
-from qwen_companion.doors.listeners import Block, Report, Subscription, Words
+from qwen_companion.doors.events import AttentionRequest, Event
+from qwen_companion.doors.listeners import Block, Failure, Report, Subscription, Words
+from qwen_companion.doors.user_settings import session_token_limit
 
 if TYPE_CHECKING:
     from qwen_companion.domain import Peer
-    from qwen_companion.doors.events import Event
 
 HOLD_S = 2.0
 """Most seconds a CLI waits for the decision whether its turn continues."""
@@ -54,17 +55,20 @@ class Meter:
         spent: Callable[[str, int, Sequence[Usage]], None],
         changed: Callable[[], None],
         read_there: Callable[[str, str, int], Awaitable[bytes]],
+        environ: Mapping[str, str],
         settle_s: float = SETTLE_S,
     ) -> None:
         """`spent` is called with the usage so far of the turn of a conversation that began at a time.
 
         `changed` is called when `total` may return another value.  `read_there` returns a piece of a remote file.
+        `environ` locates the settings of local CLIs.
         """
         self.limit: int | None = None
         """Most tokens of a turn, None for no limit."""
         self._spent = spent
         self._changed = changed
         self._read_there = read_there
+        self._environ = environ
         self._settle_s = settle_s
         self._transcripts: dict[int, tuple[str, Transcript]] = {}
         """The transcript of each process's conversation."""
@@ -119,6 +123,8 @@ class Meter:
             self._report(report.peer, event, began, used)
         if event.begins_turn and event.session_id in self._stopped:
             return self._note_about(event.session_id)
+        if _is_idle(event):
+            return await self._failure(report.peer)
         limit, count = self.limit, tokens(used)
         if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and count > limit:
             self._stopped.add(event.session_id)
@@ -148,7 +154,7 @@ class Meter:
         before = transcript.total()
         await read()
         began, ends = self._began.get(pid), event.name == "Stop"
-        if began is not None and (ends or self.limit is not None):
+        if began is not None and (ends or _is_idle(event) or self.limit is not None):
             with anyio.move_on_after(_SETTLED_S if ends else _WRITTEN_S):
                 while transcript.requests_since(began - self._delays[pid]) < self._rounds[pid] + ends:
                     await anyio.sleep(_POLL_S)
@@ -156,6 +162,19 @@ class Meter:
         if transcript.total() != before:
             self._changed()
         return () if began is None else transcript.since(began - self._delays[pid])
+
+    async def _failure(self, peer: Peer) -> Failure | None:
+        """Return the failure of the last turn of `peer` if the CLI's own limit of tokens has ended it.
+
+        No hook reports that: the CLI then does not send the prompt or the results of its last hook.
+        """
+        pid = peer.pid
+        began, (_, transcript) = self._began.get(pid), self._transcripts[pid]
+        sent = began is None or transcript.requests_since(began - self._delays[pid]) > self._rounds[pid]
+        if sent or peer.place is not None:
+            return None
+        limit = await in_thread(session_token_limit, peer.directory or "/", self._environ)
+        return Failure("token limit") if transcript.last_input > limit else None
 
     def _note_about(self, session: str) -> Words:
         def note(_room: int) -> str:
@@ -172,3 +191,7 @@ class Meter:
         """Forget the process of `peer`."""
         for known in (self._transcripts, self._began, self._reported, self._delays, self._rounds):
             known.pop(peer.pid, None)
+
+
+def _is_idle(event: Event) -> bool:
+    return isinstance(event, AttentionRequest) and event.notification_type == "idle_prompt"

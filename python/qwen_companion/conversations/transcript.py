@@ -14,7 +14,7 @@ from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.base.times import milliseconds
 from qwen_companion.conversations.recorded_sessions import parts_of
 from qwen_companion.conversations.recording import Recording
-from qwen_companion.conversations.usage import ANSWERED, REFUSED, count_of, event_of
+from qwen_companion.conversations.usage import ANSWERED, COMPRESSION, REFUSED, count_of, event_of, is_of_subagent
 from qwen_companion.domain import CliState
 from qwen_companion.doors.states import CANCELLED, FAILED, IDLE, RETRYING, WORKING, first_words, last_line
 
@@ -48,15 +48,17 @@ class Transcript(Recording):
     longest_line = 16 * 1024 * 1024
     """Limit in bytes: a prompt may be as long as a message, and an answer is one line."""
 
-    def __init__(self, path: str, sender: str, start: int, changed: Callable[[CliState], None]) -> None:
+    def __init__(self, path: str, sender: str, start: int, limit: float, changed: Callable[[CliState], None]) -> None:
         """Begin near the present end of the file `path`, if it exists; blocks on disk I/O.
 
         `sender` is the address in our messages.  The CLI started at `start`, in ms since the epoch: earlier entries do
-        not count.  `changed` is called with the CLI's activity.
+        not count.  After a request above its `limit` of tokens it sends no other.  `changed` is called with its
+        activity.
         """
         self._awaited: list[Awaited] = []
         self._mark = f'<cross_session_message from="{sender}"'
         self._start = start
+        self._limit = limit
         self._changed = changed
         self._state = CliState()
         self._answered = False
@@ -101,8 +103,9 @@ class Transcript(Recording):
         if kind == "user" and texts:
             self._calls.clear()
             self._state = CliState(WORKING, now, prompt=self._begun(entry, texts, now), tokens=state.tokens)
+            self._check_limit(now)
         elif kind == "system":
-            self._note_request(event_of(entry), now)
+            self._note_system(entry, now)
         elif state.activity in (IDLE, CANCELLED):
             pass
         elif kind == "assistant":
@@ -119,6 +122,7 @@ class Transcript(Recording):
                 self._end(CANCELLED, now)
             elif not self._calls:
                 self._state = replace(state, tool_since=None)
+                self._check_limit(now)
         if kind in ("user", "assistant", "tool_result"):
             self._answered = False
 
@@ -126,10 +130,18 @@ class Transcript(Recording):
         self._calls.clear()
         self._state = CliState(activity, now, prompt=self._state.prompt, said=said, tokens=self._state.tokens)
 
-    def _note_request(self, event: Mapping[str, Any], now: int) -> None:
-        """Apply the `event` of a request to the model."""
-        name, state = event.get("event.name"), self._state
-        if event.get("subagent_id") or event.get("subagent_name"):
+    def _check_limit(self, now: int) -> None:
+        """Note that the turn ends if the CLI's limit of tokens does not let it send a request."""
+        if (self._state.tokens or 0) > self._limit:
+            self._state = replace(self._state, activity=FAILED, since=now, failure="token limit")
+
+    def _note_system(self, entry: Mapping[str, Any], now: int) -> None:
+        """Apply the `entry` of a request to the model, or of a compression."""
+        event, state = event_of(entry), self._state
+        name = event.get("event.name")
+        if entry.get("subtype") == COMPRESSION:
+            self._state = replace(state, tokens=None)
+        if is_of_subagent(event):
             return
         if name == ANSWERED:
             self._answered = True

@@ -31,13 +31,19 @@ REFUSED = "qwen-code.api_error"
 
 _MARK = f'"{ANSWERED}"'.encode()
 
+COMPRESSION = "chat_compression"
+"""The subtype of an entry that replaces the conversation by a summary."""
+
+_COMPRESSED = f'"subtype":"{COMPRESSION}"'.encode()
+
 
 @dataclass(frozen=True)
 class _Request:
-    """A request that was answered at `time`, in ms since the epoch."""
+    """A request that was answered at `time`, in ms since the epoch; `own` is false for one of a subagent."""
 
     time: int
     usage: Usage
+    own: bool
 
 
 class Transcript(Recording):
@@ -47,12 +53,18 @@ class Transcript(Recording):
         """Forget all requests."""
         self._requests: deque[_Request] = deque(maxlen=_MOST_REQUESTS)
         self._total: dict[str, Usage] = {}
+        self.last_input = 0
+        """The tokens that the conversation's last request sent, 0 if it was compressed since."""
 
     def feed(self, line: bytes) -> None:
         """Add the request in `line`, if there is one."""
         if _MARK in line and (request := _request(line)) is not None:
             self._requests.append(request)
             _summed(self._total, [request.usage])
+            if request.own:
+                self.last_input = request.usage.input
+        elif _COMPRESSED in line:
+            self.last_input = 0
 
     def total(self) -> tuple[Usage, ...]:
         """Return the usage of all requests, by model."""
@@ -66,8 +78,8 @@ class Transcript(Recording):
         return tuple(_summed({}, (each.usage for each in self._requests if time <= each.time < until)).values())
 
     def requests_since(self, time: int) -> int:
-        """Return the number of requests answered since `time`, in ms since the epoch."""
-        return sum(request.time >= time for request in self._requests)
+        """Return the number of own requests answered since `time`, in ms since the epoch."""
+        return sum(request.own and request.time >= time for request in self._requests)
 
 
 def event_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -88,7 +100,13 @@ def _request(line: bytes) -> _Request | None:
         count_of(event, "output_token_count"),
         count_of(event, "cached_content_token_count"),
     )
-    return _Request(milliseconds(event.get("event.timestamp")) or milliseconds(entry.get("timestamp")) or 0, usage)
+    time = milliseconds(event.get("event.timestamp")) or milliseconds(entry.get("timestamp")) or 0
+    return _Request(time, usage, not is_of_subagent(event))
+
+
+def is_of_subagent(event: Mapping[str, Any]) -> bool:
+    """Return whether the request of `event` is a subagent's."""
+    return bool(event.get("subagent_id") or event.get("subagent_name"))
 
 
 def count_of(event: Mapping[str, Any], key: str) -> int:

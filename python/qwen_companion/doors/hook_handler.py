@@ -22,7 +22,7 @@ from qwen_companion.doors import events
 from qwen_companion.doors.files import LocalFiles, RemotePlaces
 from qwen_companion.doors.held import Asker, HeldCalls, Reply
 from qwen_companion.doors.layers import SettingsLayers
-from qwen_companion.doors.listeners import Block, Listener, Report, Words
+from qwen_companion.doors.listeners import Block, Failure, Listener, Report, Words
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.reviews import HookReviews
 from qwen_companion.doors.states import States, first_words
@@ -274,9 +274,16 @@ class HookHandler:
             hold_s = _hold_s(listener, report)
             if hold_s is not None:
                 delivery = _Delivery(listener, replace(report, waits_until=now + hold_s))
-                self._tasks.start(delivery.run, turns[place])
+                self._tasks.start(self._run, delivery, turns[place])
                 waited += [delivery] if hold_s > 0 else []
         return waited
+
+    async def _run(self, delivery: _Delivery, turn: anyio.Lock) -> None:
+        """Run `delivery`, and note a failure that it finds."""
+        await delivery.run(turn)
+        words, pid = delivery.words, delivery.report.peer.pid
+        if isinstance(words, Failure) and self.states.fail(pid, words.reason, _now()):
+            self._changed()
 
     def _reply_with(self, event: events.Event, peer: Peer, said: Iterable[Words]) -> Reply:
         """Return the reply to `event` of the process `peer` with the results of listeners."""

@@ -31,10 +31,17 @@ class Block:
     reason: str
 
 
+@dataclass(frozen=True)
+class Failure:
+    """The turn of the CLI, which seems cancelled, has failed for `reason`."""
+
+    reason: str
+
+
 Fitting = Callable[[int], str | None]
 """Returns a text of at most the given number of UTF-16 units; called once, when the model will certainly get it."""
 
-Words = str | Fitting | Block
+Words = str | Fitting | Block | Failure
 
 
 @dataclass(frozen=True)
@@ -69,9 +76,10 @@ class Listener(Protocol):
     async def hear(self, report: Report) -> Words | None:
         """Handle `report`; return the text for the model, or None.
 
-        A `Block` counts for UserPromptSubmit only.  The reports of one process come one at a time, in order.  After
-        `hold_s` the call is not cancelled, but its result is dropped.  A CLI adds a text to SessionStart,
-        UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Never log a report.
+        A `Block` counts for UserPromptSubmit only, a `Failure` for Notification.  The reports of one process come one
+        at a time, in order.  After `hold_s` the call is not cancelled, but its result is dropped.  A CLI adds a text to
+        SessionStart, UserPromptSubmit, PostToolUse and PostToolBatch only, and cuts it at 10,000 characters.  Never log
+        a report.
         """
         ...
 

@@ -89,6 +89,14 @@ class States:
         known = self._known.get(pid, _Known(CliState()))
         self._known[pid] = replace(known, state=_failed(known.state, reason, now))
 
+    def fail(self, pid: int, reason: str, now: int) -> bool:
+        """Note that the turn of process `pid` has failed for `reason`; return whether it counted as cancelled."""
+        state = self.get(pid)
+        if state is None or state.activity != CANCELLED:
+            return False
+        self.stop(pid, reason, now)
+        return True
+
     def _agents(self, pid: int) -> Mapping[str, _Agent]:
         known = self._known.get(pid)
         return known.agents if known else {}

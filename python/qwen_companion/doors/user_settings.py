@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of settings that Qwen Code reads beside ours, and what they say of our hooks.
+"""The files of settings that Qwen Code reads beside ours, and what they say of our hooks and of tokens.
 
 All functions block on disk I/O.
 """
@@ -7,6 +7,7 @@ All functions block on disk I/O.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -98,12 +99,10 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) 
     An unknown `version` is "".
     """
     hooks: list[str] = []
-    user, project = user_settings_file(environ), os.path.join(directory, ".qwen", "settings.json")
+    user, project = user_settings_file(environ), _project_settings_file(directory)
     try:
         is_distrusted = _is_distrusted(directory, environ)
-        # The files of an untrusted project are not read.
-        files = (user, *(() if is_distrusted else (project,)), system_settings_file(environ), replaced_file(environ))
-        found = [(path, read_settings(path)) for path in files]
+        found = _settings(directory, environ, is_distrusted)
     except LayerError as error:
         return str(error)
     for path, settings in found:
@@ -122,6 +121,28 @@ def why_hooks_are_off(directory: str, environ: Mapping[str, str], version: str) 
         way_out = "move them into one of the files, or update Qwen Code"
         return f"hooks in {user} and in {project} switch off all others: {way_out}"
     return None
+
+
+def session_token_limit(directory: str, environ: Mapping[str, str]) -> float:
+    """Return the number of tokens of a request after which a CLI in `directory` sends no other; `math.inf` if none."""
+    try:
+        found = _settings(directory, environ, _is_distrusted(directory, environ))
+    except LayerError:
+        return math.inf
+    limits = [_value(settings, "model", "sessionTokenLimit") for _, settings in found]
+    limit = next((value for value in reversed(limits) if value is not None), None)
+    return limit if isinstance(limit, int | float) and limit > 0 else math.inf
+
+
+def _settings(directory: str, environ: Mapping[str, str], is_distrusted: bool) -> list[tuple[str, JsonObject]]:
+    """Return the files of settings of a CLI in `directory`, each with its contents; a later one overrides.
+
+    :raises LayerError: if one of them cannot be read
+    """
+    # The file of an untrusted project is not read.
+    project = () if is_distrusted else (_project_settings_file(directory),)
+    files = (replaced_file(environ), user_settings_file(environ), *project, system_settings_file(environ))
+    return [(path, read_settings(path)) for path in files]
 
 
 def _is_distrusted(directory: str, environ: Mapping[str, str]) -> bool:
@@ -150,6 +171,10 @@ def _is_in(directory: str, above: str) -> bool:
 def version_numbers(version: str) -> tuple[int, ...]:
     """Return the first three numbers of `version`, or fewer if it has fewer."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _project_settings_file(directory: str) -> str:
+    return os.path.join(directory, ".qwen", "settings.json")
 
 
 def _value(settings: JsonObject, *keys: str) -> object:

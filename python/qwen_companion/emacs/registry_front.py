@@ -24,6 +24,7 @@ from qwen_companion.conversations.transcript import Awaited, Transcript
 from qwen_companion.domain import CliState, KnownSession, Peer, RegisteredCli, SessionState
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.states import WORKING
+from qwen_companion.doors.user_settings import session_token_limit
 from qwen_companion.emacs.journal_front import JournalFront
 from qwen_companion.emacs.messages import (
     Notification,
@@ -197,9 +198,9 @@ class RegistryFront:
             known = self._following.get(cli.id)
             if known is not None and known.path == path:
                 return known
-            transcript = await in_thread(
-                Transcript, path, self._messenger.address, cli.start, partial(self._note_state, cli.id, conversation)
-            )
+            limit = await in_thread(session_token_limit, cli.directory or "/", self._environ)
+            changed = partial(self._note_state, cli.id, conversation)
+            transcript = await in_thread(Transcript, path, self._messenger.address, cli.start, limit, changed)
             if known is not None:
                 self._recordings.forget(known)
                 self._registry.note_state(cli.id, None)

@@ -15,7 +15,7 @@ import pytest
 from qwen_companion.conversations.meter import Meter
 from qwen_companion.domain import Peer, Usage
 from qwen_companion.doors.events import parse_event
-from qwen_companion.doors.listeners import Block, Report, Words
+from qwen_companion.doors.listeners import Block, Failure, Report, Words
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ class Cli:
 
     def __init__(self, directory: Path) -> None:
         self.told: list[tuple[str, int, Sequence[Usage]]] = []
-        self.meter = Meter(self._take, lambda: None, self._read_there, settle_s=0)
+        self.meter = Meter(self._take, lambda: None, self._read_there, {"HOME": str(directory)}, settle_s=0)
         self.peer = PEER
         self.clock_delay = 0
         self.session = "s"
@@ -43,7 +43,7 @@ class Cli:
         # A piece may end anywhere.
         return Path(path).read_bytes()[offset : offset + 50] if Path(path).is_file() else b""
 
-    def answer(self, tokens: int, session: str | None = None) -> None:
+    def answer(self, tokens: int, session: str | None = None, **others: str) -> None:
         """Record an answer of the model, which took `tokens`."""
         self._now += 1
         event = {
@@ -51,9 +51,14 @@ class Cli:
             "event.timestamp": datetime.fromtimestamp(self._now - self.clock_delay, timezone.utc).isoformat(),
             "model": "m",
             "input_token_count": tokens,
+            **others,
         }
-        with (self._directory / f"{session or self.session}.jsonl").open("a") as file:
-            file.write(f"{json.dumps({'systemPayload': {'uiEvent': event}}, separators=(',', ':'))}\n")
+        self.record(session or self.session, systemPayload={"uiEvent": event})
+
+    def record(self, session: str, **entry: Any) -> None:
+        """Add `entry` to the transcript of `session`."""
+        with (self._directory / f"{session}.jsonl").open("a") as file:
+            file.write(f"{json.dumps(entry, separators=(',', ':'))}\n")
 
     def made(self, name: str, **fields: Any) -> Report:
         """Return the report of an event that comes now."""
@@ -76,7 +81,7 @@ class Cli:
         report = self.made(name, **fields)
         holds = name == "UserPromptSubmit" and self.meter.holds(report.event)
         words = await self.meter.hear(report)
-        assert holds or words is None
+        assert holds or words is None or isinstance(words, Failure)
         return words
 
     async def prompt(self) -> Words | None:
@@ -215,3 +220,50 @@ async def test_a_cli_that_names_no_transcript_is_left_alone(cli: Cli) -> None:
     assert await cli.report("UserPromptSubmit", prompt="", transcript_path="") is None
     for path in ("\0", "/dev/zero", "relative", "x" * 5000):
         assert await cli.report("UserPromptSubmit", prompt="", transcript_path=path) is None
+
+
+async def test_a_turn_that_ends_at_the_limit_of_the_cli_has_failed(cli: Cli, tmp_path: Path) -> None:
+    # The settings of another place are not read.
+    failure = None if cli.peer.place else Failure("token limit")
+    (tmp_path / ".qwen").mkdir()
+    (tmp_path / ".qwen/settings.json").write_text('{"model": {"sessionTokenLimit": 10}}')
+
+    async def idle() -> Words | None:
+        return await cli.report("Notification", notification_type="idle_prompt")
+
+    await cli.prompt()
+    cli.answer(10)
+    await cli.goes_on()
+    # The user has stopped the second request.
+    assert await idle() is None
+    await cli.prompt()
+    cli.answer(11)
+    # And here a tool.
+    assert await idle() is None
+    await cli.prompt()
+    assert await idle() == failure
+    # The user stops the first request after a compression.
+    cli.record("s", subtype="chat_compression")
+    await cli.prompt()
+    assert await idle() is None
+    cli.session = "other"
+    await cli.report("SessionStart")
+    await cli.prompt()
+    cli.answer(9)
+    cli.answer(11, subagent_id="x")
+    await cli.goes_on()
+    # And the second one, in a turn with a subagent.
+    assert await idle() is None
+    cli.answer(5, subagent_name="y")
+    await cli.goes_on()
+    found: list[Words | None] = []
+
+    async def hear() -> None:
+        found.append(await idle())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hear)
+        await anyio.wait_all_tasks_blocked()
+        # The request before is written late.
+        cli.answer(11)
+    assert found == [failure]

@@ -360,6 +360,37 @@ async def test_what_is_typed_there_is_followed_too(scene: Scene) -> None:
     await scene.until(lambda: scene.clis()[-1].session == "another" and scene.clis()[-1].state is None)
 
 
+async def test_one_at_its_limit_of_tokens_has_failed(scene: Scene) -> None:
+    """Nothing in its record tells that it sends no request."""
+
+    def use(tokens: int) -> None:
+        event = {"event.name": "qwen-code.api_response", "input_token_count": tokens}
+        scene.cli.record("system", "", systemPayload={"uiEvent": event})
+
+    def is_failed(prompt: str) -> bool:
+        state = scene.clis()[-1].state
+        return state is not None and (state.prompt, state.activity, state.failure) == (prompt, "failed", "token limit")
+
+    (scene.cli.home / "settings.json").write_text('{"model": {"sessionTokenLimit": 10}}')
+    write(scene.cli.home, values_of(os.getpid(), scene.cli.project, sessionId="another"))
+    await scene.until(lambda: scene.clis()[-1].session == "another")
+    scene.cli.transcript = scene.cli.transcript.with_name("another.jsonl")
+    scene.cli.record("user", "one")
+    use(10)
+    scene.cli.record("assistant", "", message={"parts": [{"functionCall": {"id": "1"}}]})
+    scene.cli.record("tool_result", "", message={"parts": [{"functionResponse": {"id": "1"}}]})
+    use(11)
+    scene.cli.record("assistant", "", message={"parts": [{"functionCall": {"id": "2"}}]})
+    await scene.until(lambda: scene.states()[-1:] == [("working", "one", None)])
+    scene.cli.record("tool_result", "", message={"parts": [{"functionResponse": {"id": "2"}}]})
+    await scene.until(lambda: is_failed("one"))
+    scene.cli.record("user", "two")
+    await scene.until(lambda: is_failed("two"))
+    scene.cli.record("system", "", subtype="chat_compression")
+    scene.cli.record("user", "three")
+    await scene.until(lambda: scene.states()[-1:] == [("working", "three", None)])
+
+
 async def test_a_prompt_that_came_while_no_backend_ran_is_told_once(scene: Scene) -> None:
     """Its hook found nobody; what came later, or what a hook has reported, is not told."""
     now = time.time()

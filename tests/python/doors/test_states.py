@@ -82,6 +82,17 @@ def test_a_turn_that_we_end() -> None:
     assert (state.activity, state.since, state.failure) == ("failed", 2, "token limit")
 
 
+def test_a_turn_that_seems_cancelled_and_has_failed() -> None:
+    states = States()
+    assert not states.fail(PID, "token limit", 1)
+    for event, fails in ((PROMPT, False), (IDLE, True), (PROMPT, False), (STOP, False)):
+        states.note(PID, event, 2)
+        assert states.fail(PID, "token limit", 3) == fails
+        state = states.get(PID)
+        assert state is not None
+        assert (state.activity == "failed", state.failure == "token limit") == (fails, fails)
+
+
 def test_a_prompt_that_no_hook_tells_of_is_a_turn() -> None:
     states = States()
     assert not states.prompted(PID, "from outside", 1)

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
-from qwen_companion.doors.user_settings import why_hooks_are_off
+from qwen_companion.doors.user_settings import session_token_limit, why_hooks_are_off
 
 
 @pytest.fixture
@@ -76,3 +77,17 @@ def test_hooks_of_the_user_switch_ours_off_in_a_folder_that_is_not_trusted(
     assert why() is not None
     user_file(environ).write_text('{"hooks": {"Stop": []}}')
     assert why() is None
+
+
+def test_the_limit_of_tokens(project: Path, environ: dict[str, str]) -> None:
+    def limit() -> float:
+        return session_token_limit(str(project), environ)
+
+    assert limit() == math.inf
+    files = user_file(environ), project / ".qwen/settings.json", Path(environ["QWEN_CODE_SYSTEM_SETTINGS_PATH"])
+    for number, file in enumerate(files, 1):
+        file.write_text(json.dumps({"model": {"sessionTokenLimit": number}}))
+        assert limit() == number
+    for value, expected in (("", math.inf), ("-1", math.inf), ('"many"', math.inf), ("0.5", 0.5)):
+        files[2].write_text(f'{{"model": {{"sessionTokenLimit": {value}}}}}')
+        assert limit() == expected
