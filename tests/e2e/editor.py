@@ -97,7 +97,9 @@ class Emacs:
         with `by_shell`, of a shell in it.
         """
         place = ["-nw"] if display is None else ["--display", display, "--fullscreen"]
-        evaluations = [argument for form in (self.server_form(), *forms) for argument in ("--eval", form)]
+        # Else it would offer what Emacs was killed with in other tests.
+        drafts = f"(setq qwen-companion-drafts-directory {lisp_string(str(self._sandbox.run / 'drafts/'))})"
+        evaluations = [argument for form in (drafts, self.server_form(), *forms) for argument in ("--eval", form)]
         command = [
             *EMACS,
             *place,

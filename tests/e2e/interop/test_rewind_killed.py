@@ -167,14 +167,14 @@ def test_nothing_is_lost(stage: Stage, step: str, victim: str, program: str) -> 
         with stage.beside() as other:
             other.start_emacs(stage.sandbox.greeting, forms=forms)
             if not answered:
-                other.screen.wait_for(SAID[victim])
+                other.wait_until_said(SAID[victim])
             resume(other)
             if not is_rewound:
                 rewind_again(other)
             check_end(other)
             other.emacs.quit()
         return
-    stage.screen.wait_for("the prompt is in the prompt buffer" if answered else SAID[victim])
+    stage.wait_until_said("the prompt is in the prompt buffer" if answered else SAID[victim])
     check_all_is_there(stage, before)
     stage.screen.wait_for("Qwen[1]")
     if not is_rewound:
