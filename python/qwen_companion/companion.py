@@ -128,6 +128,9 @@ class _Editor:
     def hook_answers(self, session: str, answers: tuple[HookAnswer, ...]) -> None:
         self._bridge.notify(messages.HookAnswers(session, answers))
 
+    async def silence(self) -> None:
+        await self._bridge.silence()
+
     async def is_visited(self, path: str) -> bool:
         known = self._places.is_visited(path)
         return await self._bridge.call(messages.FileVisited(path), VISITED_S) if known is None else known

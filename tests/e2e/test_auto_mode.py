@@ -7,7 +7,9 @@ import copy
 import json
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,11 @@ from stage import Stage
 pytestmark = pytest.mark.reuses_stage("reviews")
 
 
-def start_in_auto(stage: Stage, *forms: str) -> None:
-    """Start Emacs with `forms` and a CLI without an approval mode in its settings."""
-    settings = copy.deepcopy(dict(QWEN_SETTINGS))
+def start_in_auto(stage: Stage, *forms: str, **rules: Sequence[str]) -> None:
+    """Start Emacs with `forms` and a CLI without an approval mode in its settings, with the user's `rules`."""
+    settings: dict[str, Any] = copy.deepcopy(dict(QWEN_SETTINGS))
     settings["tools"] = {"useRipgrep": False}
+    settings["permissions"] = rules
     stage.sandbox.write_cli_settings(settings)
     stage.start_emacs(stage.sandbox.greeting, forms=forms)
     stage.end_cli()

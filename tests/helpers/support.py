@@ -433,10 +433,14 @@ class FakeEditor:
         self.text: str | None | Exception = None
         self.visited: tuple[str, ...] | None = ()
         self.types = False
+        self.frozen = asyncio.Event()
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+
+    async def silence(self) -> None:
+        await self.frozen.wait()
 
     async def is_visited(self, path: str) -> bool:
         """Say whether `path` is among the visited files; with None for these, Emacs does not answer."""

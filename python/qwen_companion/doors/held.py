@@ -2,7 +2,10 @@
 """Calls of tools whose hook waits while the user decides in Emacs.
 
 A CLI waits for a hook for a minute at most.  Before that, the hook is answered so that the terminal asks, which has no
-limit.  The backend answers the terminal by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
+limit.  It is answered at once if Emacs is frozen.  Then nobody reads the output of a CLI in a terminal of Emacs either,
+so that it waits for that after some 4 s.  When it goes on after the minute, it runs the tool without reading an answer.
+
+The backend answers the terminal by its files, see `terminal_files`, or by a key typed into a terminal of Emacs.
 """
 
 from __future__ import annotations
@@ -33,18 +36,17 @@ POLL_S = 0.1
 BUSY = "Emacs is busy and shows no review."
 
 
-async def run_while_wanted(work: Callable[[], Awaitable[None]], limit_s: float, gone: anyio.Event) -> None:
-    """Run `work` until it has ended, `limit_s` seconds have passed, or `gone` is set."""
+async def until_first(limit_s: float, *works: Callable[[], Awaitable[None]]) -> None:
+    """Run `works` until one of them has ended, or `limit_s` seconds have passed."""
 
-    async def watch() -> None:
-        await gone.wait()
+    async def run(work: Callable[[], Awaitable[None]]) -> None:
+        await work()
         tasks.cancel_scope.cancel()
 
     with anyio.move_on_after(limit_s):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            await work()
-            tasks.cancel_scope.cancel()
+            for work in works:
+                tasks.start_soon(run, work)
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class HeldCalls(Generic[HeldT]):
                 answers.append(str(error))
 
         self._held[held.proposal.id] = held
-        await run_while_wanted(ask_editor, self._limits.open_s, gone)
+        await until_first(self._limits.open_s, ask_editor, gone.wait, self._editor.silence)
         refusal = answers[0] if answers else BUSY
         if refusal is not None:
             # Emacs may still show it later, and must close it then.
@@ -178,11 +180,11 @@ class HeldCalls(Generic[HeldT]):
         return refusal
 
     async def _hold(self, held: HeldT, limit_s: float, gone: anyio.Event) -> bool:
-        """Wait at most `limit_s` seconds for the decision on `held`; return whether its call still waits for one.
+        """Wait at most `limit_s` seconds for the decision on `held`; return whether its call has not ended.
 
-        `gone` is set when the caller no longer waits.
+        Stop waiting if Emacs is frozen.  `gone` is set when the caller no longer waits.
         """
-        await run_while_wanted(held.decided.wait, limit_s, gone)
+        await until_first(limit_s, held.decided.wait, gone.wait, self._editor.silence)
         if gone.is_set():
             self._end(held, "it was cancelled in the terminal")
         return held.proposal.id in self._held

@@ -17,6 +17,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ from qwen_companion.emacs.spool import Spool
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts are sent by file long before; the wire format itself ends at 16 MiB."""
+
+SILENCE_S = 3.0
+"""Seconds without a ping, which come every 1.8 s, after which Emacs counts as frozen."""
 
 CALL_TIMEOUT_S = 10.0
 """Seconds a call waits for its answer by default."""
@@ -96,6 +100,8 @@ class Bridge:
         self._peer: _Handler | None = None
         self._writer: threading.Thread | None = None
         self._gone = False
+        self._pinged: float | None = None
+        """When the last `Ping` came, by the monotonic clock."""
         self._on_message: Callable[[Incoming], None] = lambda _message: None
         self._on_gone: Callable[[], None] = lambda: None
         self._server = _Server(listener, self)
@@ -213,12 +219,18 @@ class Bridge:
             self._unwritten.put(_Reply("return-error", uid, f"{method}: {error}"))
             return
         if isinstance(message, Ping):
+            self._pinged = time.monotonic()
             self._to_loop(self._unwritten.put, _Reply("return", uid, None))
             return
         # In this order: the message may end the connection.
         self._unwritten.put(_Reply("return", uid, None))
         if message is not None:
             self._to_loop(self._on_message, message)
+
+    async def silence(self) -> None:
+        """Wait until Emacs has sent no ping for `SILENCE_S`, after it has sent some."""
+        while (left := SILENCE_S - (0.0 if self._pinged is None else time.monotonic() - self._pinged)) > 0:
+            await anyio.sleep(left)
 
     def disconnected(self, handler: _Handler) -> None:
         """Handle the end of the socket of `handler`."""

@@ -81,6 +81,10 @@ class Editor(Protocol):
         """Tell Emacs the answers to the hooks of `session`, the newest first."""
         ...
 
+    async def silence(self) -> None:
+        """Wait until Emacs is frozen."""
+        ...
+
     async def is_visited(self, path: str) -> bool:
         """Return whether a buffer visits the file `path`.
 

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.interop
 PROGRAMS = ("qwen-0.21.2", "qwen-0.21.10", "qwen-0.23.4", "qwen")
 
 
-def start(stage: Stage, program: str, *forms: str) -> None:
-    start_in_auto(stage, f'(setq qwen-companion-qwen-command (list "{program}"))', *forms)
+def start(stage: Stage, program: str, *forms: str, **rules: Sequence[str]) -> None:
+    start_in_auto(stage, f'(setq qwen-companion-qwen-command (list "{program}"))', *forms, **rules)
 
 
 def end_turn(stage: Stage, command: str, said: str) -> None:
@@ -166,6 +166,48 @@ def test_files_outside_and_protected_ones_are_reviewed_once(stage: Stage, progra
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+def test_what_the_users_own_rule_asks_about_is_asked_once(stage: Stage, program: str) -> None:
+    start(stage, program, ask=["Edit"])
+    notes = stage.sandbox.notes
+    begin(stage, notes, NEW_NOTES, "plums please")
+    # The CLI asks, and shows its own question meanwhile.
+    stage.screen.wait_for("Yes, allow once")
+    end_turn(stage, "(qwen-companion-diff-accept)", "All done.")
+    assert notes.read_text() == NEW_NOTES
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_cli_without_a_terminal_reads_what_the_user_decides(stage: Stage, program: str) -> None:
+    start(stage, program)
+    review_edits(stage, "all-modes")
+    stage.script_change(stage.sandbox.notes, NEW_NOTES)
+    stage.model.say("No plums, then.")
+    stage.open_shell("*shell*")
+    stage.screen.enter(f"{program} -p --yolo 'plums please'; echo ended $?")
+    stage.emacs.wait_until("(qwen-companion-proposals)")
+    stage.emacs.eval('(qwen-companion-diff-reject "notes.txt" "too sweet")')
+    stage.screen.wait_for("ended 0")
+    assert stage.sandbox.notes.read_text() == NOTES
+    assert "too sweet" in result(stage)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_terminal_asks_when_the_backend_stands_still(stage: Stage, program: str) -> None:
+    start(stage, program)
+    notes = stage.sandbox.notes
+    begin(stage, notes, NEW_NOTES, "plums please")
+    # Emacs starts another one, and the connection of the hook ends.
+    stage.sandbox.backend().send_signal(signal.SIGSTOP)
+    stage.screen.wait_for("Emacs does not answer")
+    assert notes.read_text() == NOTES
+    stage.model.say("All done.")
+    stage.emacs.eval('(with-current-buffer "*qwen: project*" (vterm-send-return))')
+    stage.screen.wait_for("All done.")
+    assert notes.read_text() == NEW_NOTES
+    stage.emacs.wait_until("(null (qwen-companion-proposals))")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_the_terminal_asks_when_emacs_stands_still(stage: Stage, program: str) -> None:
     start(stage, program)
     notes = stage.sandbox.notes
@@ -176,6 +218,20 @@ def test_the_terminal_asks_when_emacs_stands_still(stage: Stage, program: str) -
         stage.screen.wait_until(lambda: "can_use_tool" in events.read_text(), "the question of the terminal")
     finally:
         stage.emacs.process.send_signal(signal.SIGCONT)
+    assert notes.read_text() == NOTES
+    end_turn(stage, "(qwen-companion-diff-accept)", "Late, but well.")
+    assert notes.read_text() == NEW_NOTES
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_frozen_emacs_lets_no_edit_through(stage: Stage, program: str) -> None:
+    """It reads no output of the CLI either, which waits for that."""
+    start(stage, program)
+    notes = stage.sandbox.notes
+    begin(stage, notes, NEW_NOTES, "plums please")
+    # Once the CLI has drawn its smaller window: what nobody reads then holds it up at once.
+    stage.emacs.eval('(run-at-time 4 nil (lambda () (call-process "sleep" nil nil nil "75")))')
+    stage.screen.wait_for("Yes, allow once")
     assert notes.read_text() == NOTES
     end_turn(stage, "(qwen-companion-diff-accept)", "Late, but well.")
     assert notes.read_text() == NEW_NOTES
@@ -211,7 +267,7 @@ def test_nothing_is_lost_or_written_when_one_is_killed(stage: Stage, program: st
     assert notes.read_text() in (NOTES, NEW_NOTES if moment == "accepted" else NOTES)
 
 
-@pytest.mark.parametrize("victim", ["Emacs", "backend"])
+@pytest.mark.parametrize("victim", ["Emacs", "backend", "CLI"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_nothing_is_lost_or_written_when_one_is_killed_while_the_terminal_asks(
     stage: Stage, program: str, victim: str
@@ -225,6 +281,12 @@ def test_nothing_is_lost_or_written_when_one_is_killed_while_the_terminal_asks(
         stage.emacs.send('(qwen-companion-diff-reject "notes.txt")')
         stage.emacs.process.kill()
         stage.screen.wait_until(lambda: not stage.sandbox.clis(), "the end of the CLI")
+        assert notes.read_text() == NOTES
+        return
+    if victim == "CLI":
+        stage.sandbox.kill_clis()
+        stage.emacs.wait_until('(get-buffer "*qwen-companion kept: notes.txt*")')
+        assert "by hand" in stage.emacs.buffer_text("*qwen-companion kept: notes.txt*")
         assert notes.read_text() == NOTES
         return
     kill_backend(stage)

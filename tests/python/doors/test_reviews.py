@@ -628,6 +628,18 @@ async def test_a_busy_emacs_holds_nobody(tasks: anyio.abc.TaskGroup, tmp_path: P
     assert [kind for kind, _ in site.editor.log] == ["open", "abandon"]
 
 
+async def test_a_frozen_emacs_holds_nobody(site: Site) -> None:
+    answering, proposal = await site.open()
+    site.editor.frozen.set()
+    assert await soon(answering) == ask(STILL_ASKING)
+    # It may decide on it later, and shows no other.
+    site.editor.free.clear()
+    assert await site.answer(site.edit(call="call_2", old_string="one", new_string="1")) == ask(BUSY)
+    site.terminal_asks()
+    site.reviews.decide(proposal.id, Decision(NEW))
+    assert [each["allowed"] for each in await site.wait_until_told()] == [True]
+
+
 @pytest.mark.parametrize("refusal", ["too large", EmacsBusyError("gone")])
 async def test_what_emacs_does_not_show_is_asked_about(site: Site, refusal: str | Exception) -> None:
     site.editor.refusal = refusal

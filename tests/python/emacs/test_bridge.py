@@ -297,3 +297,13 @@ async def test_the_secret_is_never_logged(
     await soon(site.bridge.call(messages.Serving()))
     written = capfd.readouterr()
     assert SECRET not in caplog.text + written.out + written.err
+
+
+async def test_an_emacs_that_pings_no_more_is_frozen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    peer = await site.connect()
+    silence = asyncio.create_task(site.bridge.silence())
+    # Before the first ping it is only busy with its start.
+    assert (await asyncio.wait([silence], timeout=0.2))[0] == set()
+    await call(peer, "ping", "nil")
+    await soon(silence)
