@@ -208,22 +208,6 @@ def test_the_terminal_asks_when_the_backend_stands_still(stage: Stage, program: 
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_terminal_asks_when_emacs_stands_still(stage: Stage, program: str) -> None:
-    start(stage, program)
-    notes = stage.sandbox.notes
-    begin(stage, notes, NEW_NOTES, "plums please")
-    (events,) = stage.sandbox.tmp.glob("*/prompts-*-events")
-    stage.emacs.process.send_signal(signal.SIGSTOP)
-    try:
-        stage.screen.wait_until(lambda: "can_use_tool" in events.read_text(), "the question of the terminal")
-    finally:
-        stage.emacs.process.send_signal(signal.SIGCONT)
-    assert notes.read_text() == NOTES
-    end_turn(stage, "(qwen-companion-diff-accept)", "Late, but well.")
-    assert notes.read_text() == NEW_NOTES
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_frozen_emacs_lets_no_edit_through(stage: Stage, program: str) -> None:
     """It reads no output of the CLI either, which waits for that."""
     start(stage, program)
