@@ -88,30 +88,17 @@
   `(qwen-companion-buffers-when-live qwen-companion-inspector--buffer
      ,@body))
 
-(cl-defstruct (qwen-companion-inspector--report
-               (:constructor qwen-companion-inspector--make-report)
-               (:copier nil))
-  "The last report to a CLI.
-TEXT is the exact JSON, PRETTY the same on many lines, SENT its time in
-milliseconds, ROOTS the directories whose files are reported to the CLI,
-or t for all.  CONTEXT is the parsed JSON."
-  text pretty sent roots context)
-
 (defun qwen-companion-inspector-on-context-sent (payload)
-  "Handle the `context-sent' message PAYLOAD: a report to a session's CLI."
-  (let* ((text (qwen-companion-spool-text payload))
-         (context (qwen-companion-context-sent-context payload))
-         (pretty (qwen-companion-spool-text context)))
+  "Handle the `context-sent' message PAYLOAD: a report to a session's CLI.
+Keep it with the exact JSON as :json, and the same on many lines as :pretty."
+  (let ((report (append (list :json (qwen-companion-spool-text payload)
+                              :pretty (qwen-companion-spool-text
+                                       (qwen-companion-context-sent-context payload)))
+                        payload)))
     (qwen-companion-inspector--with-buffer
       (setf (alist-get (qwen-companion-context-sent-session payload)
                        qwen-companion-inspector--reports nil nil #'equal)
-            (qwen-companion-inspector--make-report
-             :text text
-             :pretty pretty
-             :sent (qwen-companion-context-sent-sent payload)
-             :context context
-             :roots (or (qwen-companion-context-sent-everywhere payload)
-                        (qwen-companion-context-sent-roots payload))))
+            report)
       (qwen-companion-inspector--redraw-soon)))
   nil)
 
@@ -135,38 +122,26 @@ or t for all.  CONTEXT is the parsed JSON."
 (defconst qwen-companion-inspector--call-limit 30
   "Maximum number of listed tool calls.")
 
-(cl-defstruct (qwen-companion-inspector--call
-               (:constructor qwen-companion-inspector--make-call)
-               (:copier nil))
-  "A call of a tool: NUMBER, the message about it, and the TEXT of its answer."
-  number message text)
-
 (defun qwen-companion-inspector-on-tool-called (payload)
   "Handle the `tool-called' message PAYLOAD: list a model's call of a tool.
-The Python process reports the last calls again on request."
-  (let ((text (qwen-companion-spool-text payload)))
+Keep it with the answer as :answer.  The Python process reports the last
+calls again on request."
+  (let ((call (append (list :answer (qwen-companion-spool-text payload)) payload)))
     (qwen-companion-inspector--with-buffer
-      (unless (cl-find (qwen-companion-inspector--call-key payload)
-                       qwen-companion-inspector--calls
-                       :key (lambda (call)
-                              (qwen-companion-inspector--call-key
-                               (qwen-companion-inspector--call-message call)))
-                       :test #'equal)
+      (unless (qwen-companion-inspector--call-with (qwen-companion-inspector--call-key call))
         (setq qwen-companion-inspector--calls
-              (seq-take
-               (cons (qwen-companion-inspector--make-call
-                      :number (if qwen-companion-inspector--calls
-                                  (1+ (qwen-companion-inspector--call-number
-                                       (car qwen-companion-inspector--calls)))
-                                1)
-                      :message payload :text text)
-                     qwen-companion-inspector--calls)
-               qwen-companion-inspector--call-limit))
+              (seq-take (cons call qwen-companion-inspector--calls)
+                        qwen-companion-inspector--call-limit))
         (qwen-companion-inspector--redraw-soon))))
   nil)
 
+(defun qwen-companion-inspector--call-with (key)
+  "Return the listed call with KEY, or nil."
+  (cl-find key qwen-companion-inspector--calls
+           :key #'qwen-companion-inspector--call-key :test #'equal))
+
 (defun qwen-companion-inspector--call-key (payload)
-  "Return the key of the call in PAYLOAD."
+  "Return the key of the call of a tool in PAYLOAD."
   (list (qwen-companion-tool-called-called payload)
         (qwen-companion-tool-called-request payload)
         (qwen-companion-tool-called-ms payload)))
@@ -224,6 +199,17 @@ The Python process reports the last calls again on request."
   "Return non-nil when the item KEY is folded, as it is BY-DEFAULT or not."
   (xor by-default (member key qwen-companion-items-toggled)))
 
+(defun qwen-companion-inspector--section (key by-default line body &optional end)
+  "Return the item KEY: LINE, and the value of BODY unless it is folded.
+The form is (KEY . TEXT), and ends with the string END if that is non-nil.
+BY-DEFAULT is non-nil for an item that the user has to unfold."
+  (let ((folded (qwen-companion-inspector--folded-p key by-default)))
+    (cons key (concat line
+                      (when folded (qwen-companion-inspector--annotate " ..."))
+                      "\n"
+                      (unless folded (funcall body))
+                      end))))
+
 (defun qwen-companion-inspector--annotate (text)
   "Return TEXT in the face of labels."
   (propertize text 'face 'qwen-companion-inspector-label))
@@ -240,9 +226,9 @@ The Python process reports the last calls again on request."
               'wrap-prefix "      "))
 
 (defun qwen-companion-inspector--field (name &rest values)
-  "Return a line of NAME and VALUES, strings or nil."
+  "Return NAME and VALUES, strings or nil, as a line without its end."
   (concat "  " (qwen-companion-inspector--annotate (format "%-12s" name))
-          (apply #'concat values) "\n"))
+          (apply #'concat values)))
 
 (defun qwen-companion-inspector--items ()
   "Return all items: a list of (KEY . TEXT)."
@@ -290,78 +276,81 @@ BUFFERS are those of the visited files, NOW the time in seconds."
          (key (list 'session id))
          (report (qwen-companion-inspector--report-of id))
          (answers (cdr (assoc id qwen-companion-inspector--answers)))
-         (context (and report (qwen-companion-inspector--report-context report)))
-         (heading (qwen-companion-inspector--link
-                   (qwen-companion-inspector--label session)
-                   'qwen-companion-inspector-heading)))
-    (if (qwen-companion-inspector--folded-p key nil)
-        (list (cons key (concat heading
-                                (qwen-companion-inspector--annotate " ...") "\n\n")))
-      (append
-       (list (cons key (concat heading "\n"
-                               (qwen-companion-inspector--facts
-                                session report context now)
-                               (unless (or report answers) "\n"))))
-       (when context
-         (qwen-companion-inspector--file-items
-          id report (qwen-companion-told-context-files context) buffers now))
-       (when answers
-         (list (qwen-companion-inspector--answers-item id answers now (null report))))
-       (when report
-         (list (qwen-companion-inspector--json-item id report)))))))
+         (context (and report (qwen-companion-context-sent-context report)))
+         (folded (qwen-companion-inspector--folded-p key nil)))
+    (cons
+     (qwen-companion-inspector--section
+      key nil
+      (qwen-companion-inspector--link (qwen-companion-inspector--label session)
+                                      'qwen-companion-inspector-heading)
+      (lambda () (qwen-companion-inspector--facts session report context now))
+      (and (or folded (not (or report answers))) "\n"))
+     (unless folded
+       (append
+        (when context
+          (qwen-companion-inspector--file-items
+           id report (qwen-companion-told-context-files context) buffers now))
+        (when answers
+          (list (qwen-companion-inspector--answers-item id answers now (null report))))
+        (when report
+          (list (qwen-companion-inspector--json-item id report))))))))
 
 (defun qwen-companion-inspector--report-of (id)
   "Return the last report to the CLI of the session ID, or nil."
   (cdr (assoc id qwen-companion-inspector--reports)))
 
+(defun qwen-companion-inspector--roots (report)
+  "Return the directories whose files are in REPORT, or t for all."
+  (or (qwen-companion-context-sent-everywhere report)
+      (qwen-companion-context-sent-roots report)))
+
 (defun qwen-companion-inspector--facts (session report context now)
   "Return the lines about SESSION, its REPORT and CONTEXT, at the time NOW."
   (let ((directory (qwen-companion-session-directory session))
         (terminal (qwen-companion-terminal-session-buffer session))
-        (roots (and report (qwen-companion-inspector--report-roots report))))
-    (concat
-     (qwen-companion-inspector--field
-      "Process"
-      (or (qwen-companion-backend-process-text session) "unknown")
-      (when directory
-        (concat (qwen-companion-inspector--annotate " in ")
-                (qwen-companion-inspector--short directory))))
-     (when terminal
-       (qwen-companion-inspector--field
-        "Terminal" (qwen-companion-inspector--link
-                    (qwen-companion-untrusted-text (buffer-name terminal))
-                    'link)))
-     (when report
-       (qwen-companion-inspector--field
-        "Workspace"
-        (cond ((eq roots t) "files everywhere")
-              (roots (mapconcat #'qwen-companion-inspector--short roots ", "))
-              (t "no file: no root is open"))))
-     (when-let* ((doing (qwen-companion-layer-describe session now)))
-       (qwen-companion-inspector--field "Status" doing))
-     (qwen-companion-inspector--field
-      "Trust" (pcase (qwen-companion-told-context-trust context)
-                ('trusted "the workspace is trusted")
-                ('untrusted "the workspace is not trusted")
-                (_ (qwen-companion-inspector--annotate "not reported"))))
-     (qwen-companion-inspector--field
-      "Last update"
-      (if report
-          (concat (qwen-companion-inspector--age
-                   (qwen-companion-inspector--report-sent report) now)
-                  " ago")
-        "nothing yet")
-      (unless (qwen-companion-session-streaming session)
-        (propertize ", stream closed"
-                    'face 'qwen-companion-inspector-warning)))
-     (when (and report (null (qwen-companion-told-context-files context)))
-       (qwen-companion-inspector--field
-        "Files" (qwen-companion-inspector--annotate "none"))))))
+        (roots (and report (qwen-companion-inspector--roots report))))
+    (mapconcat
+     (lambda (fact)
+       (if (cdr fact)
+           (concat (apply #'qwen-companion-inspector--field fact) "\n")
+         ""))
+     `(("Process"
+        ,(or (qwen-companion-backend-process-text session) "unknown")
+        ,@(when directory
+            (list (qwen-companion-inspector--annotate " in ")
+                  (qwen-companion-inspector--short directory))))
+       ("Terminal"
+        ,@(when terminal
+            (list (qwen-companion-inspector--link
+                   (qwen-companion-untrusted-text (buffer-name terminal)) 'link))))
+       ("Workspace"
+        ,@(when report
+            (list (cond ((eq roots t) "files everywhere")
+                        (roots (mapconcat #'qwen-companion-inspector--short roots ", "))
+                        (t "no file: no root is open")))))
+       ("Status" ,@(ensure-list (qwen-companion-layer-describe session now)))
+       ("Trust"
+        ,(pcase (qwen-companion-told-context-trust context)
+           ('trusted "the workspace is trusted")
+           ('untrusted "the workspace is not trusted")
+           (_ (qwen-companion-inspector--annotate "not reported"))))
+       ("Last update"
+        ,(if report
+             (concat (qwen-companion-inspector--age
+                      (qwen-companion-context-sent-sent report) now)
+                     " ago")
+           "nothing yet")
+        ,(unless (qwen-companion-session-streaming session)
+           (propertize ", stream closed" 'face 'qwen-companion-inspector-warning)))
+       ("Files"
+        ,@(when (and report (null (qwen-companion-told-context-files context)))
+            (list (qwen-companion-inspector--annotate "none")))))
+     "")))
 
 (defun qwen-companion-inspector--file-items (id report files buffers now)
   "Return the items about FILES in REPORT to the session ID.
 BUFFERS and NOW are as in `qwen-companion-inspector--session-items'."
-  (let* ((roots (qwen-companion-inspector--report-roots report))
+  (let* ((roots (qwen-companion-inspector--roots report))
          (names (mapcar (lambda (file)
                           (qwen-companion-inspector--short
                            (qwen-companion-told-file-path file) roots))
@@ -434,19 +423,16 @@ BUFFER visits it, if any does; NOW is the time in seconds."
 (defun qwen-companion-inspector--answers-item (id answers now last)
   "Return the item of the ANSWERS to hooks of the session ID, at the time NOW.
 LAST is non-nil for the last item of its session."
-  (let* ((key (list 'answers id))
-         (folded (qwen-companion-inspector--folded-p key t))
-         (count (apply #'+ (mapcar #'qwen-companion-hook-answer-count answers))))
-    (cons key
-          (concat
-           (qwen-companion-inspector--field
-            "Hooks"
-            (format (ngettext "%d answer, last %s ago" "%d answers, last %s ago" count) count
-                    (qwen-companion-inspector--age
-                     (qwen-companion-hook-answer-time (car answers)) now))
-            (when folded (qwen-companion-inspector--annotate " ...")))
-           (unless folded (qwen-companion-inspector--answer-lines answers now))
-           (when last "\n")))))
+  (let ((count (apply #'+ (mapcar #'qwen-companion-hook-answer-count answers))))
+    (qwen-companion-inspector--section
+     (list 'answers id) t
+     (qwen-companion-inspector--field
+      "Hooks"
+      (format (ngettext "%d answer, last %s ago" "%d answers, last %s ago" count) count
+              (qwen-companion-inspector--age
+               (qwen-companion-hook-answer-time (car answers)) now)))
+     (lambda () (qwen-companion-inspector--answer-lines answers now))
+     (and last "\n"))))
 
 (defun qwen-companion-inspector--answer-lines (answers now)
   "Return a line for each of ANSWERS to hooks, at the time NOW."
@@ -482,71 +468,60 @@ LAST is non-nil for the last item of its session."
 
 (defun qwen-companion-inspector--call-item (call now)
   "Return the item about CALL at the time NOW."
-  (let* ((key (list 'call (qwen-companion-inspector--call-number call)))
-         (message (qwen-companion-inspector--call-message call)))
-    (cons key
-          (concat
-           "  "
-           (qwen-companion-untrusted-text
-            (qwen-companion-tool-called-request message))
+  (qwen-companion-inspector--section
+   (list 'call (qwen-companion-inspector--call-key call)) t
+   (concat "  "
+           (qwen-companion-untrusted-text (qwen-companion-tool-called-request call))
            (qwen-companion-inspector--annotate
-            (qwen-companion-inspector--call-facts message now))
-           "\n"
-           (unless (qwen-companion-inspector--folded-p key t)
-             (qwen-companion-inspector--block
-              (qwen-companion-untrusted-text
-               (qwen-companion-inspector--call-text call) t)))))))
+            (qwen-companion-inspector--call-facts call now)))
+   (lambda ()
+     (qwen-companion-inspector--block
+      (qwen-companion-untrusted-text (plist-get call :answer) t)))))
 
-(defun qwen-companion-inspector--call-facts (message now)
-  "Return the outcome of the tool call in MESSAGE, at the time NOW."
+(defun qwen-companion-inspector--call-facts (call now)
+  "Return the outcome of the tool CALL, at the time NOW."
   (format "  %s%d bytes, %d ms, %s ago, %s"
-          (if (qwen-companion-tool-called-failed message) "refused, " "")
-          (qwen-companion-tool-called-size message)
-          (qwen-companion-tool-called-ms message)
-          (qwen-companion-inspector--age (qwen-companion-tool-called-called message) now)
-          (qwen-companion-untrusted-text (qwen-companion-tool-called-client message))))
+          (if (qwen-companion-tool-called-failed call) "refused, " "")
+          (qwen-companion-tool-called-size call)
+          (qwen-companion-tool-called-ms call)
+          (qwen-companion-inspector--age (qwen-companion-tool-called-called call) now)
+          (qwen-companion-untrusted-text (qwen-companion-tool-called-client call))))
 
 (defun qwen-companion-inspector--json-item (id report)
   "Return the item of the JSON of REPORT to the session ID."
-  (let* ((key (list 'json id))
-         (folded (qwen-companion-inspector--folded-p key t)))
-    (cons key
-          (concat
-           (qwen-companion-inspector--field
-            "JSON"
-            (format "%d bytes"
-                    (string-bytes (qwen-companion-inspector--report-text report)))
-            (when folded (qwen-companion-inspector--annotate " ...")))
-           (unless folded
-             (qwen-companion-inspector--block
-              (qwen-companion-untrusted-text
-               (qwen-companion-inspector--report-pretty report) t)))
-           "\n"))))
+  (qwen-companion-inspector--section
+   (list 'json id) t
+   (qwen-companion-inspector--field
+    "JSON" (format "%d bytes" (string-bytes (plist-get report :json))))
+   (lambda ()
+     (qwen-companion-inspector--block
+      (qwen-companion-untrusted-text (plist-get report :pretty) t)))
+   "\n"))
 
 (defun qwen-companion-inspector--exclusion-items (session)
   "Return the items about files hidden from SESSION; nil means from all CLIs."
   (let* ((id (qwen-companion-session-id session))
-         (key (list 'exclusions id)))
+         (key (list 'exclusions id))
+         (folded (qwen-companion-inspector--folded-p key nil))
+         (process (qwen-companion-backend-process-text session)))
     (when-let* ((exclusions
                  (cl-remove-if-not
                   (lambda (exclusion)
                     (equal id (qwen-companion-exclusion-session exclusion)))
                   qwen-companion-inspector--exclusions)))
-      (let ((folded (qwen-companion-inspector--folded-p key nil))
-            (heading (if session
-                         (format "Hidden from %s"
-                                 (qwen-companion-inspector--label session))
-                       "Hidden from all CLIs")))
-        (append
-         (list (cons key
-                     (concat
-                      (propertize heading 'face 'qwen-companion-inspector-heading)
-                      (when-let* ((process (qwen-companion-backend-process-text session)))
-                        (qwen-companion-inspector--annotate (concat ", process " process)))
-                      (when folded (qwen-companion-inspector--annotate " ..."))
-                      (if folded "\n\n" "\n"))))
-         (unless folded
-           (qwen-companion-inspector--excluded-items id exclusions)))))))
+      (cons (qwen-companion-inspector--section
+             key nil
+             (concat
+              (propertize (if session
+                              (format "Hidden from %s" (qwen-companion-inspector--label session))
+                            "Hidden from all CLIs")
+                          'face 'qwen-companion-inspector-heading)
+              (when process
+                (qwen-companion-inspector--annotate (concat ", process " process))))
+             #'ignore
+             (and folded "\n"))
+            (unless folded
+              (qwen-companion-inspector--excluded-items id exclusions))))))
 
 (defun qwen-companion-inspector--excluded-items (id exclusions)
   "Return the items of EXCLUSIONS of the session ID."
@@ -583,12 +558,11 @@ Return nil when there is no inspector."
                     (qwen-companion-inspector--session-summary session now))
                   (qwen-companion-backend-sessions) "")
        (mapconcat (lambda (call)
-                    (let ((message (qwen-companion-inspector--call-message call)))
-                      (concat "Tool "
-                              ;; The rest are arguments.
-                              (car (split-string (qwen-companion-tool-called-request message)))
-                              (qwen-companion-inspector--call-facts message now)
-                              "\n")))
+                    (concat "Tool "
+                            ;; The rest are arguments.
+                            (car (split-string (qwen-companion-tool-called-request call)))
+                            (qwen-companion-inspector--call-facts call now)
+                            "\n"))
                   qwen-companion-inspector--calls "")))))
 
 (defun qwen-companion-inspector--session-summary (session now)
@@ -599,9 +573,9 @@ Return nil when there is no inspector."
     (concat (qwen-companion-inspector--label session)
             (if report
                 (format ": %d bytes of context, %s ago\n"
-                        (string-bytes (qwen-companion-inspector--report-text report))
+                        (string-bytes (plist-get report :json))
                         (qwen-companion-inspector--age
-                         (qwen-companion-inspector--report-sent report) now))
+                         (qwen-companion-context-sent-sent report) now))
               ": no context\n")
             ;; The user's words follow a colon.
             (replace-regexp-in-string
@@ -668,16 +642,14 @@ That is the buffer of a file or the terminal of a CLI."
 On a tool call, copy the answer sent to the model."
   (interactive nil qwen-companion-inspector-mode)
   (pcase (qwen-companion-inspector--key)
-    (`(call ,number)
-     (kill-new (qwen-companion-inspector--call-text
-                (cl-find number qwen-companion-inspector--calls
-                         :key #'qwen-companion-inspector--call-number)))
+    (`(call ,key)
+     (kill-new (plist-get (qwen-companion-inspector--call-with key) :answer))
      (message "Copied the answer sent to the model"))
     (key
-     (kill-new (qwen-companion-inspector--report-text
-                (or (qwen-companion-inspector--report-of
-                     (or (nth 1 key) (user-error "Not on a CLI")))
-                    (user-error "Nothing has been sent to this CLI yet"))))
+     (kill-new (plist-get (or (qwen-companion-inspector--report-of
+                               (or (nth 1 key) (user-error "Not on a CLI")))
+                              (user-error "Nothing has been sent to this CLI yet"))
+                          :json))
      (message "Copied the last JSON"))))
 
 (defun qwen-companion-inspector-toggle-fold ()
@@ -691,7 +663,7 @@ That is the selection of a file, the JSON, or else the whole section."
                                     (qwen-companion-told-file-selection file)))
                              (when-let* ((report (qwen-companion-inspector--report-of id)))
                                (qwen-companion-told-context-files
-                                (qwen-companion-inspector--report-context report))))
+                                (qwen-companion-context-sent-context report))))
                     key
                   (list 'session id)))
                (`(excluded ,id ,_) (list 'exclusions id))
@@ -730,7 +702,7 @@ file that you have hidden or shown, apply the rules again."
 (defun qwen-companion-inspector--outside-p (path id)
   "Return non-nil when PATH is outside of all directories sent to session ID."
   (let ((roots (when-let* ((report (qwen-companion-inspector--report-of id)))
-                 (qwen-companion-inspector--report-roots report))))
+                 (qwen-companion-inspector--roots report))))
     (and id (listp roots)
          (not (cl-some (lambda (root)
                          (qwen-companion-untrusted-in-directory-p path root))

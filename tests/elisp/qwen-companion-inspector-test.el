@@ -128,7 +128,7 @@ context."
        (list :client "" :request "symbols()" :size 3 :ms 1 :called 0 :failed t :text "No."))
       (let ((text (qwen-companion-inspector-test--text)))
         (should (string-match-p
-                 "^  hover(path=\"a\")  12 bytes, 7 ms, [0-9]+ s ago, Qwen Code 0\\.24\\.4$" text))
+                 "^  hover(path=\"a\")  12 bytes, 7 ms, [0-9]+ s ago, Qwen Code 0\\.24\\.4 \\.\\.\\.$" text))
         (should (= 1 (cl-count-if (lambda (line) (string-search "hover" line))
                                   (split-string text "\n"))))
         (should (string-match-p "^  symbols()  refused, 3 bytes" text))
