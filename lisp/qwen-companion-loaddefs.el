@@ -154,7 +154,7 @@ buffer.  The chat is the one used last; with a prefix argument, choose.
 \\<qwen-companion-chats-mode-map> \\[qwen-companion-chat-sessions-open]
 opens the chat of a session, even if other clients have it open, or it has
 ended or is dead; it is loaded again then.
-\\[qwen-companion-chat-sessions-new] begins a new one,
+\\[qwen-companion-chat] begins a new one,
 \\[qwen-companion-chat-sessions-leave] leaves one,
 \\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks
 the daemon anew.
@@ -168,9 +168,9 @@ other chat.
 
 ;; qwen-companion-chat.el
 (autoload 'qwen-companion-chat "qwen-companion-chat" "Show the most recent chat with `qwen serve', or begin one.
-With the prefix argument NEW, begin another.  Without a daemon, connect as
-`qwen-companion-daemon-connect' does; if the chat had a daemon, use that
-one again.
+With the prefix argument NEW, or in the list of chats, begin another.
+Without a daemon, connect as `qwen-companion-daemon-connect' does; if the
+chat had a daemon, use that one again.
 
 (fn &optional NEW)" t)
 

@@ -55,9 +55,6 @@ If more than 600 are drawn, one twentieth of them is made.")
 (defconst qwen-companion-changes-items--page-lines 1000
   "Lines of a file after which hunks are hidden behind a button.")
 
-(defconst qwen-companion-changes-items--context 3
-  "Initial lines of context around hunks.")
-
 (cl-defstruct (qwen-companion-changes-items-group
                (:constructor qwen-companion-changes-items--make-group (id part files))
                (:copier nil))
@@ -115,8 +112,6 @@ The cdr is a list of files, or a string, the reason for having none.")
   "Number of the last request for the files of the scope.")
 (defvar-local qwen-companion-changes-items-root nil
   "The only root that is shown, nil for all.")
-(defvar-local qwen-companion-changes-items-context-lines qwen-companion-changes-items--context
-  "Lines of context around hunks.")
 (defvar-local qwen-companion-changes-items-whole nil
   "Keys of the files whose hunks are all shown.")
 (defvar-local qwen-companion-changes-items-comments nil
@@ -681,7 +676,7 @@ They are as in `qwen-companion-changes-items--wanted-items'."
                           ;; Show the old hunks until the new ones arrive.
                           drawn
                         (list (qwen-companion-changes-file-signature view)
-                              qwen-companion-changes-items-context-lines
+                              qwen-companion-hunks-view-context-lines
                               qwen-companion-changes-items-all
                               (and (member key qwen-companion-changes-items-whole) t)
                               (qwen-companion-changes-items--seen-keys group path)
@@ -739,7 +734,7 @@ They are as in `qwen-companion-changes-items--wanted-items'."
   (let* ((difference (qwen-companion-changes-file-difference view))
          (all (qwen-companion-hunks-group
                (qwen-companion-hunks-changes difference)
-               qwen-companion-changes-items-context-lines
+               qwen-companion-hunks-view-context-lines
                (qwen-companion-hunks-line-count
                 (qwen-companion-hunks-old difference))))
          (keys (and (not qwen-companion-changes-items-all)

@@ -265,20 +265,6 @@ That is the last plan approved in its conversation before the turn ended."
              (qwen-companion-turn-client (qwen-companion-changes--turn-at-point))))
   (qwen-companion-changes-items-update))
 
-(defun qwen-companion-changes-more-context (&optional count)
-  "Show COUNT more lines of context around the hunks, one by default."
-  (interactive "p" qwen-companion-changes-mode)
-  (qwen-companion-buffers-require-mode 'qwen-companion-changes-mode)
-  (setq qwen-companion-changes-items-context-lines
-        (max 0 (+ qwen-companion-changes-items-context-lines (or count 1))))
-  (qwen-companion-changes-items-update)
-  (message "%d lines of context" qwen-companion-changes-items-context-lines))
-
-(defun qwen-companion-changes-less-context (&optional count)
-  "Show COUNT fewer lines of context around the hunks, one by default."
-  (interactive "p" qwen-companion-changes-mode)
-  (qwen-companion-changes-more-context (- (or count 1))))
-
 (defun qwen-companion-changes--revert (&rest _)
   "Reload everything, and hide each change seen so far."
   (qwen-companion-changes-items-note-seen)
@@ -420,8 +406,8 @@ PATH nil stands for any file."
   (copy qwen-companion-changes-copy-patch "Copy as Patch" :embark t)
   ("W" qwen-companion-changes-write-patch "Write a Patch...")
   ("C" qwen-companion-changes-commit "Commit...")
-  ("+" qwen-companion-changes-more-context nil)
-  ("-" qwen-companion-changes-less-context nil)
+  ("+" qwen-companion-hunks-more-context nil)
+  ("-" qwen-companion-hunks-less-context nil)
   "---"
   ("Show"
    ("v t" qwen-companion-changes-show-turns "Turns"
@@ -475,6 +461,7 @@ Info node `(qwen-companion)Changes' is about it.
               truncate-lines t
               qwen-companion-rewind-target-function #'qwen-companion-rewind-target-at-point
               qwen-companion-hunks-view-note-function #'qwen-companion-changes-items-hunk-note
+              qwen-companion-hunks-view-redraw-function #'qwen-companion-changes-items-update
               imenu-create-index-function #'qwen-companion-changes--index
               revert-buffer-function #'qwen-companion-changes--revert)
   (setq qwen-companion-changes-items-views (make-hash-table :test #'equal)

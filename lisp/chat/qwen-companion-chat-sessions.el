@@ -213,11 +213,6 @@ Its chat stays."
     (when (y-or-n-p "End this session for all its clients? ")
       (qwen-companion-chat-sessions--close id t))))
 
-(defun qwen-companion-chat-sessions-new ()
-  "Begin a new session."
-  (interactive nil qwen-companion-chats-mode)
-  (qwen-companion-chat t))
-
 (defun qwen-companion-chat-sessions--set-up ()
   "Handle reports while the current buffer is live."
   (qwen-companion-chat-sessions--watch)
@@ -239,7 +234,7 @@ Info node `(qwen-companion)Sessions' is about it."
    :load (lambda (by-user) (when by-user (qwen-companion-chat-sessions--request-list)))
    :set-up #'qwen-companion-chat-sessions--set-up)
   (visit qwen-companion-chat-sessions-open "Open" "open" :if (qwen-companion-list-row))
-  ("+" qwen-companion-chat-sessions-new "New" "new")
+  ("+" qwen-companion-chat "New" "new")
   (end qwen-companion-chat-sessions-leave "Leave" "leave"
    :if (qwen-companion-chat-buffer (tabulated-list-get-id)))
   ("D" qwen-companion-chat-sessions-finish "End for All Clients" "end"
@@ -252,7 +247,7 @@ Info node `(qwen-companion)Sessions' is about it."
 \\<qwen-companion-chats-mode-map> \\[qwen-companion-chat-sessions-open]
 opens the chat of a session, even if other clients have it open, or it has
 ended or is dead; it is loaded again then.
-\\[qwen-companion-chat-sessions-new] begins a new one,
+\\[qwen-companion-chat] begins a new one,
 \\[qwen-companion-chat-sessions-leave] leaves one,
 \\[qwen-companion-chat-sessions-finish] ends one, \\[revert-buffer] asks
 the daemon anew."

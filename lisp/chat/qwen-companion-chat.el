@@ -759,10 +759,10 @@ For `qwen-companion-rewind-return-functions'."
 ;;;###autoload
 (defun qwen-companion-chat (&optional new)
   "Show the most recent chat with `qwen serve', or begin one.
-With the prefix argument NEW, begin another.  Without a daemon, connect as
-`qwen-companion-daemon-connect' does; if the chat had a daemon, use that
-one again."
-  (interactive "P")
+With the prefix argument NEW, or in the list of chats, begin another.
+Without a daemon, connect as `qwen-companion-daemon-connect' does; if the
+chat had a daemon, use that one again."
+  (interactive (list (or current-prefix-arg (derived-mode-p 'qwen-companion-chats-mode))))
   (let ((chat (and (not new) (car (qwen-companion-chat-buffers))))
         (connected (not (memq (qwen-companion-daemon-state) '(off refused)))))
     (qwen-companion-chat-connect-daemon chat)

@@ -32,6 +32,12 @@
   "Function that returns the note in the header of a hunk, or nil.
 It gets the difference and the hunk.")
 
+(defvar-local qwen-companion-hunks-view-context-lines 3
+  "Lines of context around the hunks in the current buffer.")
+
+(defvar-local qwen-companion-hunks-view-redraw-function nil
+  "Function that draws the hunks in the current buffer again.")
+
 (defvar qwen-companion-hunks-view-drawn-hook nil
   "Hook run in a buffer when its hunks, or a part of them, have been drawn.")
 
@@ -523,6 +529,25 @@ nor marked."
               to (- to size 1))
         (unless (eq 1 (forward-line 1))
           (skip-chars-forward "-+" (1+ (point))))))))
+
+;;; Context
+
+(defun qwen-companion-hunks-more-context (&optional count)
+  "Show COUNT more lines of context around the hunks, one by default.
+Hunks that then touch are joined, except where you have split them."
+  (interactive "p" diff-mode special-mode)
+  (unless qwen-companion-hunks-view-redraw-function
+    (user-error "Not in a buffer with hunks"))
+  (cl-callf (lambda (lines) (max 0 (+ lines (or count 1))))
+      qwen-companion-hunks-view-context-lines)
+  (funcall qwen-companion-hunks-view-redraw-function)
+  (message "%d lines of context" qwen-companion-hunks-view-context-lines))
+
+(defun qwen-companion-hunks-less-context (&optional count)
+  "Show COUNT fewer lines of context around the hunks, one by default.
+Without context, each change is a hunk."
+  (interactive "p" diff-mode special-mode)
+  (qwen-companion-hunks-more-context (- (or count 1))))
 
 (provide 'qwen-companion-hunks-view)
 ;;; qwen-companion-hunks-view.el ends here

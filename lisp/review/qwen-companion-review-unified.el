@@ -36,7 +36,7 @@
 
 (defcustom qwen-companion-unified-context 3
   "Lines of context around the hunks of a review.
-In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-unified-more-context] and \\[qwen-companion-unified-less-context] change it for that review.
+In a review, \\<qwen-companion-unified-mode-map>\\[qwen-companion-hunks-more-context] and \\[qwen-companion-hunks-less-context] change it for that review.
 With 0, each change is a hunk of its own."
   :group 'qwen-companion
   :type 'natnum)
@@ -47,8 +47,6 @@ With 0, each change is a hunk of its own."
 (defconst qwen-companion-review-unified--compare-delay 0.2
   "Seconds from a change of the text elsewhere to the next comparison.")
 
-(defvar-local qwen-companion-review-unified--context nil
-  "Lines of context around the hunks in the current buffer.")
 (defvar-local qwen-companion-review-unified--ignore-space nil
   "Non-nil to hide hunks that change white space only.")
 (defvar-local qwen-companion-review-unified--hunks nil
@@ -94,8 +92,8 @@ With 0, each change is a hunk of its own."
   ("C-c C-l" qwen-companion-diff-toggle-line-ends nil)
   ("w" qwen-companion-unified-toggle-space "Hide Changes of White Space"
    :style toggle :selected qwen-companion-review-unified--ignore-space)
-  ("+" qwen-companion-unified-more-context nil)
-  ("-" qwen-companion-unified-less-context nil)
+  ("+" qwen-companion-hunks-more-context nil)
+  ("-" qwen-companion-hunks-less-context nil)
   ("." qwen-companion-unified-describe nil)
   "---"
   (("M-n" "]") qwen-companion-review "Next Review")
@@ -143,8 +141,9 @@ See Info node `(qwen-companion)Hunk by hunk'.
         (qwen-companion-untrusted-without-hooks #'qwen-companion-unified-mode)
         (run-hooks 'qwen-companion-unified-mode-hook))
       (setq qwen-companion-proposal-current proposal
-            qwen-companion-review-unified--context qwen-companion-unified-context
+            qwen-companion-hunks-view-context-lines qwen-companion-unified-context
             qwen-companion-hunks-view-note-function #'qwen-companion-review-unified--note
+            qwen-companion-hunks-view-redraw-function #'qwen-companion-review-unified--redraw
             header-line-format '((:eval (qwen-companion-review-unified--header))))
       (add-hook 'kill-buffer-hook
                 #'qwen-companion-review-windows-control-killed nil t))
@@ -221,7 +220,7 @@ See Info node `(qwen-companion)Hunk by hunk'.
   (let ((difference (qwen-companion-review-unified--difference)))
     (qwen-companion-hunks-group
      (qwen-companion-hunks-changes difference)
-     qwen-companion-review-unified--context
+     qwen-companion-hunks-view-context-lines
      (qwen-companion-hunks-line-count (qwen-companion-hunks-old difference)))))
 
 (defun qwen-companion-review-unified--finish-drawing ()
@@ -738,7 +737,7 @@ On an unchanged line between two changes, split between these."
          (gap (let ((previous (car (last (cl-ldiff all tail)))))
                 (- (qwen-companion-hunks-change-old begin)
                    (qwen-companion-hunks-change-end previous))))
-         (after (min qwen-companion-review-unified--context (/ (1+ gap) 2)))
+         (after (min qwen-companion-hunks-view-context-lines (/ (1+ gap) 2)))
          (first (make-qwen-companion-hunks-hunk
                  :changes (cl-ldiff all tail)
                  :before (qwen-companion-hunks-hunk-before hunk)
@@ -746,7 +745,7 @@ On an unchanged line between two changes, split between these."
                  :whole (qwen-companion-hunks-hunk-whole hunk)))
          (second (make-qwen-companion-hunks-hunk
                   :changes (cl-copy-list tail)
-                  :before (min qwen-companion-review-unified--context (- gap after))
+                  :before (min qwen-companion-hunks-view-context-lines (- gap after))
                   :after (qwen-companion-hunks-hunk-after hunk)
                   :whole (qwen-companion-hunks-hunk-whole hunk)))
          (cell (memq hunk qwen-companion-review-unified--hunks)))
@@ -765,21 +764,10 @@ Hiding a hunk neither drops nor restores it."
         (not qwen-companion-review-unified--ignore-space))
   (qwen-companion-review-unified--draw))
 
-(defun qwen-companion-unified-more-context (&optional count)
-  "Show COUNT more lines of context around the hunks, one by default.
-Hunks that then touch are joined, except where you have split them."
-  (interactive "p" qwen-companion-unified-mode)
+(defun qwen-companion-review-unified--redraw ()
+  "Draw the hunks again, or signal a `user-error' while there are none."
   (qwen-companion-review-unified--ensure-ready)
-  (setq qwen-companion-review-unified--context
-        (max 0 (+ qwen-companion-review-unified--context (or count 1))))
-  (qwen-companion-review-unified--draw)
-  (message "%d lines of context" qwen-companion-review-unified--context))
-
-(defun qwen-companion-unified-less-context (&optional count)
-  "Show COUNT fewer lines of context around the hunks, one by default.
-Without context, each change is a hunk."
-  (interactive "p" qwen-companion-unified-mode)
-  (qwen-companion-unified-more-context (- (or count 1))))
+  (qwen-companion-review-unified--draw))
 
 (defun qwen-companion-review-unified--check (proposal)
   "Signal a `user-error' while the current buffer does not show PROPOSAL's text."

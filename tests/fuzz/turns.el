@@ -178,7 +178,7 @@ Forget that of a file that is a directory now, or whose directory is gone."
 LINE is as it is shown, with its sign.  Return what is said."
   (qwen-companion-changes-test-open)
   (setq qwen-companion-changes-items-all t
-        qwen-companion-changes-items-context-lines 0
+        qwen-companion-hunks-view-context-lines 0
         qwen-companion-items-toggled
         (append (list (list 'group turn)) (and line (list (list 'file turn path)))))
   (qwen-companion-changes-items-reload t)
