@@ -312,6 +312,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
     (insert (cond (qwen-companion-doctor--process "\nChecking...\n")
                   ((qwen-companion-doctor--failed-p) "\nSomething failed, see above.\n")
                   (t "\nNothing failed.\n")))
+    (set-buffer-modified-p nil)
     (goto-char (point-min))
     (forward-line (1- line))))
 
@@ -355,10 +356,11 @@ Its output goes to a buffer of its own."
   (kill-new (buffer-substring-no-properties (point-min) (point-max)))
   (message "Copied the report (without secrets and contents of files)"))
 
-(qwen-companion-header-define-keys qwen-companion-doctor-mode nil
-  (refresh revert-buffer nil "again")
-  (copy qwen-companion-doctor-copy nil "copy")
-  ("TAB" forward-button nil "next remedy"))
+(qwen-companion-header-define-keys qwen-companion-doctor-mode "Doctor"
+  (refresh revert-buffer "Check Again" "again")
+  (copy qwen-companion-doctor-copy "Copy the Report" "copy")
+  ("TAB" forward-button "Next Remedy" "next remedy")
+  (help qwen-companion-header-help nil))
 
 (define-derived-mode qwen-companion-doctor-mode special-mode "Doctor"
   "Major mode of the report on all that a CLI needs to connect.
@@ -366,7 +368,9 @@ Info node `(qwen-companion)When something does not work' is about it.
 
 \\{qwen-companion-doctor-mode-map}"
   :interactive nil
-  (setq-local revert-buffer-function #'qwen-companion-doctor--revert)
+  (qwen-companion-header-set-up-mode)
+  (setq-local revert-buffer-function #'qwen-companion-doctor--revert
+              word-wrap t)
   (setq header-line-format
         '((:eval (qwen-companion-header-line "Doctor" (qwen-companion-header-mode-keys)))))
   (buffer-disable-undo))

@@ -228,5 +228,17 @@ and the tests of the Python part do it."
           (mapc #'kill-buffer (funcall reports))
           (qwen-companion-inspector-forget))))))
 
+(ert-deftest qwen-companion-doctor-test-has-the-keys-of-lists ()
+  "They are in the header line and in a menu, and `?' shows them."
+  (with-temp-buffer
+    (qwen-companion-doctor-mode)
+    (should (equal '("g again" "w copy" "TAB next remedy" "? keys")
+                   (mapcar (lambda (part) (substring-no-properties (cdr part)))
+                           (qwen-companion-header-mode-keys))))
+    (should (cl-some (lambda (key) (eq 'menu-bar (aref key 0)))
+                     (where-is-internal #'qwen-companion-doctor-copy
+                                        qwen-companion-doctor-mode-map)))
+    (should (memq #'qwen-companion-header--go-to-click context-menu-functions))))
+
 (provide 'qwen-companion-doctor-test)
 ;;; qwen-companion-doctor-test.el ends here
