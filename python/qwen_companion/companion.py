@@ -10,14 +10,12 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property, partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import anyio
 
 from qwen_companion.base.ending import end_by_signal, limit_end
 from qwen_companion.base.errors import first_error
-from qwen_companion.base.threads import in_thread
 from qwen_companion.clis import Clis
 from qwen_companion.conversations.meter import Meter
 from qwen_companion.daemon.front import DaemonFront
@@ -50,6 +48,7 @@ from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.models import told_context
 from qwen_companion.ide.peers import Callers, ends_lines, keeps_edits
 from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Decision, Proposal, Proposals
+from qwen_companion.ide.server import Door, McpServer
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
@@ -57,9 +56,6 @@ from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
-
-if TYPE_CHECKING:
-    from qwen_companion.ide.server import McpServer
 
 _log = logging.getLogger(__name__)
 
@@ -147,16 +143,14 @@ class Companion:
         :raises SpoolError: if the spool directory of `hello` is not private
         """
         self._hello = hello
-        self._token = token
-        self._listener = mcp_listener
-        self._port: int = mcp_listener.getsockname()[1]
+        port: int = mcp_listener.getsockname()[1]
         self._spool = Spool(hello.spool)
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         reports = Reports(self._deliver_context, self._report_context, self._report_exclusions)
         self._distributor = LocalContext(os.environ, reports, lambda text: self._bridge.notify(messages.Notice(text)))
         self._places = Places(
             token,
-            self._port,
+            port,
             os.environ,
             self._spool.directory,
             layer_of=lambda keys, command: self._layers.content(keys, command),
@@ -186,14 +180,13 @@ class Companion:
             self._tools,
             lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
         )
-        self._tool_server = ToolServer(self._tools, callers.find)
         tell = self._bridge.notify
         self._journal = JournalFront(
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._missed_review
         )
         self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places.read_more, os.environ)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
-        self._layers: SettingsLayers = SettingsLayers(self._port, token, self._spool.directory, os.environ, listeners)
+        self._layers: SettingsLayers = SettingsLayers(port, token, self._spool.directory, os.environ, listeners)
         self._hooks = HookHandler(
             self._layers,
             hello.sessions,
@@ -209,16 +202,20 @@ class Companion:
         )
         self._clis.hook_watch, self._clis.meter, self._clis.silent = self._hook_watch, self._meter, self._journal.silent
         self._sessions.listeners = (self._clis, self._diff_tools)
-        discovery = Discovery(hello.emacs_pid, self._port, token, os.environ)
-        self._publisher = Publisher(hello.emacs_pid, self._port, token, discovery, self._layers, tell)
+        discovery = Discovery(hello.emacs_pid, port, token, os.environ)
+        self._publisher = Publisher(hello.emacs_pid, port, token, discovery, self._layers, tell)
         self._requests = RequestQueue(self._bridge, self._spool.directory, self._places.send_prompt)
         self._registry = RegistryFront(
-            os.environ, self._port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
+            os.environ, port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
         )
         self._services = anyio.create_task_group()
         self._daemon = DaemonFront(self._bridge, self._spool, self._services, self._journal, self._layers, STOP_S)
         self._rewinds = Rewinds(tell, self._services, self._clis.local_peer)
-        self._server: McpServer | None = None
+        doors = {
+            HOOK_PATH: Door(Hooks(self._hooks), self._layers.keys.secrets[HOOK_PATH]),
+            TOOL_PATH: Door(ToolServer(self._tools, callers.find), self._layers.keys.secrets[TOOL_PATH]),
+        }
+        self._server = McpServer(mcp_listener, token, self._sessions, self._diff_tools, doors, self._places.keys)
         self._ended = anyio.Event()
         self._emacs_is_gone = False
         self._for_good = False
@@ -366,11 +363,8 @@ class Companion:
         with anyio.move_on_after(REMOVE_S):
             await self._publisher.remove()
         self._daemon.stop()
-        if self._server is None:
-            self._services.cancel_scope.cancel()
-        else:
-            await self._server.stop(for_good=self._for_good)
-            self._services.cancel_scope.deadline = anyio.current_time() + STOP_S
+        await self._server.stop(for_good=self._for_good)
+        self._services.cancel_scope.deadline = anyio.current_time() + STOP_S
 
     def _emacs_gone(self) -> None:
         self._emacs_is_gone = True
@@ -397,17 +391,7 @@ class Companion:
         self._emacs_gone()
 
     async def _serve(self) -> None:
-        await in_thread(import_module, "qwen_companion.ide.server")
-        from qwen_companion.ide.server import Door, McpServer
-
-        doors = {
-            HOOK_PATH: Door(Hooks(self._hooks), self._layers.keys.secrets[HOOK_PATH]),
-            TOOL_PATH: Door(self._tool_server, self._layers.keys.secrets[TOOL_PATH]),
-        }
-        server = self._server = McpServer(
-            self._listener, self._token, self._sessions, self._diff_tools, doors, self._places.keys
-        )
-        await server.serve(lambda: self._bridge.notify(messages.Serving()))
+        await self._server.serve(lambda: self._bridge.notify(messages.Serving()))
         self._ended.set()
 
 

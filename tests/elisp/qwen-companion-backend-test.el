@@ -513,8 +513,8 @@ None is replaced, whichever goes on first, and nothing is said."
 (ert-deftest qwen-companion-backend-test-package-found-missing-later ()
   "It is final though the process has been connected: there is one start."
   (qwen-companion-test-with-process
-    (write-region "raise ModuleNotFoundError('broken', name='httptools')\n" nil
-                  "httptools.py" nil 'silent)
+    (write-region "raise ModuleNotFoundError('broken', name='mcp_types')\n" nil
+                  "mcp_types.py" nil 'silent)
     (let ((said (qwen-companion-backend-test--failure
                  (qwen-companion-backend-test--fake-python
                   (format "echo >> %1$stries
@@ -524,7 +524,7 @@ sys.path.insert(0, sys.argv[-2])
 runpy.run_module(\"qwen_companion\", run_name=\"__main__\", alter_sys=True)' \"$@\""
                           default-directory
                           (qwen-companion-backend-test--real-python))))))
-      (should (string-match-p "lacks a package (.*httptools" said))
+      (should (string-match-p "lacks a package (.*mcp_types" said))
       (should (equal "\n" (qwen-companion-test-file-text "tries"))))
     (qwen-companion-backend-test--check-nothing-left)))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 
@@ -19,13 +18,10 @@ from qwen_companion.base.threads import in_thread
 from qwen_companion.base.times import milliseconds
 from qwen_companion.conversations.recording import is_transcript
 from qwen_companion.conversations.usage import Transcript, tokens
-from qwen_companion.domain import Usage
+from qwen_companion.domain import Peer, Usage
 from qwen_companion.doors.events import AttentionRequest, Event
 from qwen_companion.doors.listeners import Block, Failure, Report, Subscription, Words
 from qwen_companion.doors.user_settings import session_token_limit
-
-if TYPE_CHECKING:
-    from qwen_companion.domain import Peer
 
 HOLD_S = 2.0
 """Most seconds a CLI waits for the decision whether its turn continues."""

@@ -12,7 +12,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
@@ -24,10 +23,8 @@ from qwen_companion.conversations.recorded_sessions import recordings
 from qwen_companion.conversations.recording import Recording, is_transcript
 from qwen_companion.conversations.recording_watch import RecordingWatch
 from qwen_companion.domain import ChatWork, CliRewind, Peer
+from qwen_companion.doors.events import Event
 from qwen_companion.doors.listeners import Report, Subscription
-
-if TYPE_CHECKING:
-    from qwen_companion.doors.events import Event
 
 _HOOKS = ("SessionStart", "UserPromptSubmit", "Stop", "Notification")
 

@@ -6,13 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from qwen_companion.domain import HIDE, SHOW, Peer, PlaceNames
 from qwen_companion.ide.context import ResolvedPath
-
-if TYPE_CHECKING:
-    from qwen_companion.privacy.verdicts import Verdict
+from qwen_companion.privacy.verdicts import Verdict
 
 HIDDEN = "hidden by you"
 """The rule of a file that the user hides from all CLIs."""

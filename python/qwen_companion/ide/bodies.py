@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from starlette.types import Receive
+from starlette.types import Receive
 
 MAX_BODY_BYTES = 1024 * 1024 * 1024
 """Largest body to read, in bytes: more than Node.js's longest string."""

@@ -13,20 +13,18 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import unquote
 
 import anyio
 import httptools
+from starlette.types import ASGIApp, Message, Scope
 
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.listening import BACKLOG
 from qwen_companion.base.sockets import Connection, is_of_another_user
 from qwen_companion.base.tasks import log_failure
 from qwen_companion.ide.replies import refusal, refuse
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Scope
 
 MAX_STRANGERS = 2 * BACKLOG
 """Most connections that have not shown the token; with more, the oldest is closed.

@@ -6,17 +6,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Settings
 from qwen_companion.ide.access import kind_of
 from qwen_companion.ide.context import ResolvedPath, newest_times
 from qwen_companion.ide.context_distributor import NOT_ON_DISK, ContextDistributor, Findings, Job, Reports
-
-if TYPE_CHECKING:
-    from qwen_companion.privacy.exclusions import Exclusions
-    from qwen_companion.privacy.watch import DiskWatch
+from qwen_companion.privacy.exclusions import Exclusions, Options
+from qwen_companion.privacy.watch import DiskWatch
 
 RULES_S = 2.0
 """Seconds between checks of the rules when nothing else changes and the system does not report changes."""
@@ -42,10 +39,6 @@ class LocalContext(ContextDistributor):
 
     def set_settings(self, settings: Settings) -> None:
         """Set the settings; no CLI is sent anything before."""
-        # Imported late: the start does not need them, and they take time.
-        from qwen_companion.privacy.exclusions import Exclusions, Options
-        from qwen_companion.privacy.watch import DiskWatch
-
         if self._watch is None:
             self._watch = DiskWatch(self.disk_changed)
         self._exclusions = Exclusions(self._environ, Options(settings.patterns, settings.auth_sources))

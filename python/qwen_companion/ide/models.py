@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
+
 from qwen_companion.domain import ToldContext, ToldFile
 
 CONTEXT_UPDATE = "ide/contextUpdate"
@@ -124,9 +126,7 @@ class DiffAccepted:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield its JSON in pieces."""
-        from pydantic_core import to_json
-
-        # Three times as fast as `json`.  Already imported by the library, except for a session of an earlier process.
+        # Three times as fast as `json`.
         empty = to_json(_message(DIFF_ACCEPTED, {"filePath": self._path, "content": ""}))
         end = len(b'"}}')
         yield empty[:-end]

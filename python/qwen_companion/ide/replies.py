@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from starlette.types import Send
+from starlette.types import Send
 
 INVALID_REQUEST = -32600
 UNSUPPORTED_PROTOCOL_VERSION = -32022

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -21,7 +21,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS as HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.types import Message, Receive, Scope, Send
 
 from qwen_companion import __version__
 from qwen_companion.base.json_objects import read_object
@@ -31,9 +32,6 @@ from qwen_companion.ide.models import ANONYMOUS_CLIENT, TOOLS
 from qwen_companion.ide.replies import reply
 from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
-
-if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
 
 NO_REVIEWS = "The user wants no reviews in Emacs. Decide in the terminal."
 """The error for a session that calls a tool it was not offered."""
@@ -101,6 +99,9 @@ class _Exchange:
 
 class RpcHandler:
     """Answers POSTs, while the context that `run` returns is entered."""
+
+    protocols = HANDSHAKE_PROTOCOL_VERSIONS
+    """The versions of MCP that it knows."""
 
     def __init__(self, sessions: Sessions, tools: DiffTools, identify: Callable[[KnownSession, Scope], None]) -> None:
         """`identify` is called with a new session and the scope of the request that has made it."""

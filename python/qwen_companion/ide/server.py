@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import anyio
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qwen_companion.base.json_objects import read_object
 from qwen_companion.base.sockets import Connection
@@ -34,8 +35,7 @@ from qwen_companion.ide.sessions import SESSION_HEADER, Sessions
 from qwen_companion.ide.tools import DiffTools
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
+    # It imports the library.
     from qwen_companion.ide.rpc import RpcHandler
 
 PATH = "/mcp"
@@ -168,10 +168,8 @@ class McpServer:
         """Return whether this server supports the protocol `version`; if not, refuse the request."""
         if session is not None and version == session.protocol:
             return True
-        await self._library()
-        from qwen_companion.ide.rpc import HANDSHAKE_PROTOCOL_VERSIONS
-
-        if version in HANDSHAKE_PROTOCOL_VERSIONS:
+        supported = (await self._library()).protocols
+        if version in supported:
             return True
         # Later revisions lack sessions and this stream; told so, a client falls back to `initialize`.
         await refuse(
@@ -179,7 +177,7 @@ class McpServer:
             400,
             "Unsupported protocol version",
             code=UNSUPPORTED_PROTOCOL_VERSION,
-            data={"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version},
+            data={"supported": list(supported), "requested": version},
         )
         return False
 

@@ -15,9 +15,9 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import anyio
+from starlette.types import Message, Send
 
 from qwen_companion.base.processes import ended
 from qwen_companion.base.sockets import Connection
@@ -26,9 +26,6 @@ from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.ide.peers import Caller, Callers
 from qwen_companion.ide.streams import OpenStreams, Stream, event
-
-if TYPE_CHECKING:
-    from starlette.types import Message, Send
 
 RETRY_MS = 1500
 """The time that a CLI is told to wait before it opens its stream again: enough to replace a killed process.

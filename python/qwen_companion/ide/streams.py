@@ -5,12 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import anyio
-
-if TYPE_CHECKING:
-    from starlette.types import Send
+from starlette.types import Send
 
 PIECE_BYTES = 256 * 1024
 """A CLI that reads fewer bytes than this within the time limit for a stalled stream counts as not reading."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 
 from qwen_companion.base.errors import EmacsUnavailableError
 from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.domain import Peer
+from qwen_companion.doors.events import Event
 from qwen_companion.doors.listeners import Report, Subscription
 from qwen_companion.tools.calls import Tools
-
-if TYPE_CHECKING:
-    from qwen_companion.domain import Peer
-    from qwen_companion.doors.events import Event
 
 EDIT_S = 1.5
 """Seconds an agent waits after an edit for the reports of checkers."""

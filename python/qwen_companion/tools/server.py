@@ -11,7 +11,8 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
 
 from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.base.sockets import Connection
@@ -20,12 +21,8 @@ from qwen_companion.ide.bodies import BodyTooLargeError, read_body
 from qwen_companion.ide.peers import Caller
 from qwen_companion.ide.replies import refuse, reply
 from qwen_companion.ide.sessions import SESSION_HEADER
+from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.rpc import CALL_TOOL, CANCELLED, INITIALIZE, JsonObject, is_request, reply_to
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from qwen_companion.tools.calls import Tools
 
 _MAX_BODY_BYTES = 256 * 1024
 """Largest request in bytes: a model sends names and positions, no texts."""
