@@ -7,11 +7,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.doctor import Check, served
 from qwen_companion.remote.commands import ADD_PATH
+from qwen_companion.remote.link import Answer
 from qwen_companion.remote.place import Place
 
 CLOCK_S = 5.0
@@ -21,10 +20,8 @@ _AGAIN = "M-x qwen-companion-remote-retry"
 _REFUSED = ("401", "421")
 
 
-class _Found(BaseModel):
+class _Found(Answer):
     """What the relay has found; `path` begins with ":" if the login shell has printed no PATH."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     shell: str
     path: str
@@ -44,10 +41,8 @@ async def checks(place: Place, program: str) -> list[Check]:
         before = time.monotonic()
         await link.request("look", paths=[])
         trip = time.monotonic() - before
-        found = _Found.model_validate(await link.request("examine", program=program, addPath=ADD_PATH))
+        found = await link.fetch(_Found, "examine", program=program, addPath=ADD_PATH)
         ahead = found.time / 1000 + trip / 2 - time.time()
-    except ValidationError:
-        return [Check("fail", "reach", "the relay's answer is not understood", _AGAIN)]
     except CompanionError as error:
         return [Check("fail", "reach", str(error), _AGAIN)]
     reach = Check("pass", "reach", f"answers in {1000 * trip:.0f} ms")

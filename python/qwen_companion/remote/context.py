@@ -23,12 +23,17 @@ from qwen_companion.privacy.options import Options, UserRules
 from qwen_companion.privacy.patterns import Patterns, parse
 from qwen_companion.privacy.rules import secret
 from qwen_companion.privacy.verdicts import ALLOWED, Verdict, excluded
-from qwen_companion.remote.link import Link, LinkError, RequestError, objects, read_look
+from qwen_companion.remote.link import Answer, Link, LinkError, RequestError, read_answer, read_look
 
 LOOK_S = 5.0
 """Seconds that rules from there stay valid; after that they are read again before anything is sent."""
 
 _UNKNOWN = excluded("its place does not say what it is")
+
+
+class _Checked(Answer):
+    files: list[dict[str, Any]]
+    texts: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -159,16 +164,16 @@ class PlaceContext(ContextDistributor):
             for root in self._resolved.values()
             for name in IGNORE_FILES["qwen"]
         ]
-        found = await self._link.request("check", paths=list(paths), texts=[file.path for file in files])
-        looks, texts = (objects(found.get(key)) for key in ("files", "texts"))
-        if len(texts) != len(files):
+        texts = [file.path for file in files]
+        found = read_answer(_Checked, await self._link.request("check", paths=list(paths), texts=texts))
+        if len(found.texts) != len(files):
             raise RequestError("the relay has not read all ignore files")
-        rules = [rules_of(file, text) for file, text in zip(files, texts, strict=True)]
+        rules = [rules_of(file, text) for file, text in zip(files, found.texts, strict=True)]
         user = UserRules(Options(self.settings.patterns, self.settings.auth_sources), {"HOME": self._home})
         settled = user.settle(NoLinks())
         outside = await in_thread(_lead_out, self.names, paths) if self.names.shared else ()
         looked: dict[str, Looked] = {}
-        for path, look in zip(paths, map(read_look, looks), strict=False):
+        for path, look in zip(paths, map(read_look, found.files), strict=False):
             if look is None:
                 continue
             names = look.spellings

@@ -7,17 +7,49 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from qwen_companion.discovery.dialects import QWEN_VARIABLES, Value
 from qwen_companion.discovery.files import EDITOR_INFO
 from qwen_companion.doors.door_settings import CommandHook, header_line
 from qwen_companion.doors.layers import merge
 from qwen_companion.doors.user_settings import VARIABLE, JsonObject, LayerError, parse_settings
+from qwen_companion.emacs.messages import Notification
 from qwen_companion.ide.guard import Keys
-from qwen_companion.remote.link import Greeting, Link, objects
+from qwen_companion.remote.link import Answer, FileName, Greeting, Link
 
 LayerOf = Callable[[Keys, CommandHook | None], "JsonObject | None"]
 """Returns the settings layer for the keys of a server and the command before edits; None for no layer."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The other parts of this process, as the places need them.
+
+    - `layer_of` returns the settings layer.
+    - `tell` sends a message to Emacs.
+    - `roots_changed` is called when projects were opened or closed.
+    - `set_reachable` is called with the name of a place and whether a line leads there.
+    """
+
+    layer_of: LayerOf
+    tell: Callable[[Notification], None]
+    roots_changed: Callable[[], None]
+    set_reachable: Callable[[str, bool], None]
+
+
+class _Text(Answer):
+    text: str | None = None
+
+
+class _Texts(Answer):
+    texts: list[_Text]
+
+
+class Laid(Answer):
+    """The name of a file that was written there."""
+
+    path: FileName
 
 
 async def lay(
@@ -52,8 +84,8 @@ async def lay(
         "emacsRelay": {"pid": greeting.pid, "started": greeting.started},
     }
     await link.request("lay", kind="lock", port=keys.port, text=json.dumps(lock, ensure_ascii=False))
-    laid = await link.request("lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
-    return str(laid.get("path", "")), variables
+    laid = await link.fetch(Laid, "lay", kind="sh", port=keys.port, text=_shell(variables, greeting.node))
+    return laid.path, variables
 
 
 async def _lay_layer(
@@ -62,21 +94,20 @@ async def _lay_layer(
     """Write the settings layer; return its path, or None."""
     command = None
     if greeting.curl:
-        laid = (await link.request("lay", kind="header", port=keys.port, text=header_line(keys))).get("path")
-        command = CommandHook(greeting.curl, laid) if isinstance(laid, str) else None
+        laid = await link.fetch(Laid, "lay", kind="header", port=keys.port, text=header_line(keys))
+        command = CommandHook(greeting.curl, laid.path)
     ours = layer_of(keys, command)
     if ours is None:
         return None
-    texts = objects((await link.request("texts", paths=[greeting.layer])).get("texts"))
+    texts = (await link.fetch(_Texts, "texts", paths=[greeting.layer])).texts
+    text = texts[0].text if texts else None
     try:
-        text = texts[0].get("text") if texts else None
-        theirs = parse_settings(greeting.layer, text.encode("utf-8", "replace")) if isinstance(text, str) else {}
+        theirs = {} if text is None else parse_settings(greeting.layer, text.encode("utf-8", "replace"))
     except LayerError as error:
         warn(f"{error}; CLIs there start without it")
         theirs = {}
     text = json.dumps(merge(theirs, ours), indent=1)
-    path = (await link.request("lay", kind="json", port=keys.port, text=text)).get("path")
-    return path if isinstance(path, str) else None
+    return (await link.fetch(Laid, "lay", kind="json", port=keys.port, text=text)).path
 
 
 def _shell(variables: Mapping[str, str], node: str) -> str:

@@ -8,11 +8,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import anyio
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from qwen_companion.base.errors import CompanionError, first_error
+from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.remote.channels import Channel, run_program
 from qwen_companion.remote.commands import failure, is_lasting
 from qwen_companion.remote.frames import (
@@ -71,20 +73,33 @@ class RequestError(CompanionError):
     """The relay could not carry out the request; the text says why."""
 
 
-@dataclass(frozen=True)
-class Greeting:
+FileName = Annotated[str, AfterValidator(file_name)]
+"""An absolute name of a file."""
+
+
+class Answer(BaseModel):
+    """What a relay says, with no more than we know; it is untrusted."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+A = TypeVar("A", bound=Answer)
+_Text = Annotated[str, Field(max_length=4095)]
+
+
+class Greeting(Answer):
     """The relay's description of itself: its process, home directory, directory for our files, directory of Node.js.
 
     `layer` is a settings file that a CLI there would read instead of ours.  `curl` is that program, or "".
     """
 
     pid: int
-    started: str
-    home: str
-    folder: str
-    node: str
-    layer: str
-    curl: str
+    started: _Text
+    home: _Text
+    folder: _Text
+    node: _Text
+    layer: _Text
+    curl: _Text
 
 
 @dataclass(eq=False)
@@ -242,7 +257,12 @@ class Link:
             raise FrameError("the relay does not begin with its greeting")
         if frame.kind is Kind.HELLO:
             values = read_object(frame.payload)
-            self._greeting = greeting = _greeting(values)
+            if values.get("version") != VERSION:
+                raise FrameError("the relay is of another version than this Emacs: restart qwen-companion-mode")
+            try:
+                self._greeting = greeting = Greeting.model_validate(values)
+            except ValidationError:
+                raise FrameError("the relay's greeting is not understood") from None
             self._note_clock(values)
             self.is_left = True
             self._streams.attach(self._send_stream, (greeting.pid, greeting.started))
@@ -267,6 +287,10 @@ class Link:
         :raises LinkError: when the pipe is broken
         """
         return (await self.ask(name, **values))[0]
+
+    async def fetch(self, answer: type[A], name: str, **values: Any) -> A:
+        """Send a request as `request` does, and return its `answer`; one in another form is a failure too."""
+        return read_answer(answer, await self.request(name, **values))
 
     async def read(self, path: str, limit: int) -> tuple[bytes, int]:
         """Return the bytes of the regular file `path` there, of at most `limit` bytes, and its time.
@@ -350,35 +374,35 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) <= _LARGEST else 0.0
 
 
-@dataclass(frozen=True)
-class Look:
-    """A path there: its names, the real one last; its `kind`, "file", "directory", "other" or None if absent.
+class Look(Answer):
+    """A path there: its names, the real one last; its `kind`, None if absent.
 
     `ignored` is git's answer for a file in a `repository`, None if git gave none.
     """
 
-    spellings: tuple[str, ...]
-    kind: str | None
-    repository: bool
-    ignored: bool | None
+    spellings: Annotated[list[FileName], Field(min_length=1)]
+    kind: Literal["file", "directory", "other"] | None = None
+    repository: str | None = None
+    ignored: bool | None = None
+    error: None = None
 
 
 def read_look(values: Mapping[str, Any]) -> Look | None:
     """Return the state of a path from a relay's `values`; None if the relay could not inspect it."""
-    spellings, kind, ignored = strings(values.get("spellings")), values.get("kind"), values.get("ignored")
-    if "error" in values or not spellings or kind not in ("file", "directory", "other", None):
-        return None
-    repository = values.get("repository") is not None
-    return Look(tuple(spellings), kind, repository, ignored if isinstance(ignored, bool) else None)
+    with suppress(RequestError):
+        return read_answer(Look, values)
+    return None
 
 
-def _greeting(values: Mapping[str, Any]) -> Greeting:
-    if values.get("version") != VERSION:
-        raise FrameError("the relay is of another version than this Emacs: restart qwen-companion-mode")
-    pid, texts = values.get("pid"), [values.get(key) for key in ("started", "home", "folder", "node", "layer", "curl")]
-    if not isinstance(pid, int) or not all(isinstance(text, str) and len(text) < 4096 for text in texts):
-        raise FrameError("the relay's greeting is not understood")
-    return Greeting(pid, *map(str, texts))
+def read_answer(answer: type[A], values: Mapping[str, Any]) -> A:
+    """Return `values` as an `answer`.
+
+    :raises RequestError: when they are none
+    """
+    try:
+        return answer.model_validate(values)
+    except (ValidationError, FileNameError):
+        raise RequestError("the relay's answer is not understood") from None
 
 
 def _words(error: object) -> str:

@@ -3,32 +3,38 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import anyio
+from pydantic import Field
 
 from qwen_companion.base.errors import CompanionError, first_error
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
-from qwen_companion.domain import PlacedFile, PlaceNames
+from qwen_companion.domain import PlacedFile, PlaceNames, Settings
 from qwen_companion.doors.door_settings import secrets_of
-from qwen_companion.emacs.messages import Notice, Notification, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.emacs.messages import Notice, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
+from qwen_companion.journal.versions import digest_of
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
-from qwen_companion.remote.laid_files import LayerOf, lay
-from qwen_companion.remote.link import Greeting, Link, LinkError, RequestError, objects
+from qwen_companion.remote.laid_files import Host, lay
+from qwen_companion.remote.link import Answer, FileName, Greeting, Link, LinkError, RequestError
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
+
+if TYPE_CHECKING:
+    from qwen_companion.base.tasks import Task
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
@@ -44,44 +50,63 @@ LAST_FAREWELL_S = 30.0
 """The same limit once Emacs has exited."""
 
 
+class Surroundings(Protocol):
+    """What all places share, see `Places`."""
+
+    token: str
+    server_port: int
+    environ: Mapping[str, str]
+    spool: str
+    reports: Reports
+    host: Host
+
+    def stir(self, name: str) -> None:
+        """Report that files have changed in the root `name`."""
+        ...
+
+    def set_reachable(self, name: str, reachable: bool, /) -> None:
+        """Record whether a line leads to the place `name`."""
+        ...
+
+
+class _Serving(Answer):
+    port: Annotated[int, Field(gt=0, lt=65536)]
+
+
+class _Project(Answer):
+    root: FileName
+    real: FileName
+
+
+class _Missing(Answer):
+    error: str
+
+
+class _Projects(Answer):
+    roots: list[_Project | _Missing]
+
+
 class Place:
-    """The place of `wanted`.  Call its methods on the event loop; `run` keeps the pipe open until cancelled."""
+    """One of `places`, which is `wanted`.
 
-    def __init__(
-        self,
-        wanted: WantedPlace,
-        token: str,
-        server_port: int,
-        environ: Mapping[str, str],
-        spool: str,
-        layer_of: LayerOf,
-        reports: Reports,
-        tell: Callable[[Notification], None],
-        roots_changed: Callable[[], None],
-        stirred: Callable[[str], None],
-        set_reachable: Callable[[str, bool], None],
-    ) -> None:
-        """`token` opens the server on this machine, and is not told there: the place has its own, derived from it.
+    Call its methods on the event loop; `run` keeps the pipe open until cancelled.  It has the files of CLIs there, see
+    `Files`.
+    """
 
-        Copies of files are kept below `spool`.  `tell` sends a message to Emacs.
-        `stirred` is called with the name of a root in which files have changed, `set_reachable` with the name of the
-        place and whether a line leads there.
-        """
+    def __init__(self, wanted: WantedPlace, places: Surroundings) -> None:
         self.farewell_s = FAREWELL_S
         self.names = wanted.names
-        self.context = PlaceContext(self.names, reports)
+        self.context = PlaceContext(self.names, places.reports)
         self.wanted = wanted
+        self._places = places
+        # The token of this machine's server is not told there: the place has its own, derived from it.
         self._token = hmac.new(
-            token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
+            places.token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
-        self._streams = Streams(server_port)
-        self._environ = environ
-        self._layer_of = layer_of
-        self._tell = tell
-        self._roots_changed = roots_changed
-        self._stirred = stirred
-        self._set_reachable = set_reachable
-        self.copies = Copies(self.names, spool, self.link, tell)
+        self._streams = Streams(places.server_port)
+        self._tell = places.host.tell
+        self.copies = Copies(self.names, places.spool, self.link, self._tell)
+        self.task: Task | None = None
         self._link: Link | None = None
         self._greeting: Greeting | None = None
         self._keys: Keys | None = None
@@ -114,6 +139,11 @@ class Place:
         if self._link is None or replace(wanted, files=()) != replace(before, files=()):
             self._again.set()
 
+    def set_settings(self, settings: Settings) -> None:
+        """Set the user's settings."""
+        self.copies.size_limit = settings.size_limit
+        self.context.set_settings(settings)
+
     def lay_again(self) -> None:
         """Write the files there again after a change of settings or tools; a closed pipe does so when it opens."""
         if self._link is not None:
@@ -140,10 +170,28 @@ class Place:
         """
         await self.copies.check_target(path, self._roots)
 
-    @property
-    def projects(self) -> Sequence[str]:
-        """Return the projects' names there, with real paths."""
-        return [name for root in self._roots for name in (root.path, root.real)]
+    async def review_file(self, path: str) -> str:
+        """See `Files`: it is a copy.
+
+        :raises TargetError: when it cannot be reviewed
+        """
+        await self.check_target(path)
+        return (await self.copies.review_file(path))[0]
+
+    async def write(self, path: str, expected: bytes | None, data: bytes) -> None:
+        """See `Files`.
+
+        :raises OSError: when its text is not the expected one, or it cannot be written
+        """
+        projects = [name for root in self._roots for name in (root.path, root.real)]
+        root = max((name for name in projects if path.startswith(f"{name.rstrip('/')}/")), key=len, default=None)
+        if root is None:
+            raise OSError(errno.EACCES, "it lies outside of the projects there")
+        digest, file = None if expected is None else digest_of(expected), os.path.relpath(path, root)
+        try:
+            await self.link().ask("replace", data, root=root, file=file, expected=digest, remove=False, link=False)
+        except (LinkError, RequestError) as error:
+            raise OSError(errno.EIO, str(error)) from None
 
     async def run_at(self, request: RunAt) -> None:
         """Answer `request` once the discovery file there contains its directory."""
@@ -166,7 +214,7 @@ class Place:
                 *(request.terminal, request.command),
             )
             answer = RunCommand(request.terminal, PlacedFile(request.place, directory).name, tuple(command))
-        except (CompanionError, FileNameError) as error:
+        except CompanionError as error:
             answer = RunCommand(request.terminal, None, error=str(error))
         self._tell(answer)
 
@@ -236,7 +284,7 @@ class Place:
             if not isinstance(found, (LinkError, RequestError)):
                 raise found from None
             self._failure = str(found)
-            self._set_reachable(self.wanted.name, False)
+            self._places.set_reachable(self.wanted.name, False)
             # A relay that cannot write its files cannot do so a moment later either.
             lasting, was_open = isinstance(found, RequestError) or found.lasting, self._link is not None
         finally:
@@ -249,7 +297,7 @@ class Place:
     async def _new_link(self, control: str | None) -> Link:
         return Link(
             relay_command(self.wanted.hops, control),
-            self._environ,
+            self._places.environ,
             await in_thread(relay_source, self._token[:16], self.wanted.keep_s),
             self._streams,
             self._note_changes,
@@ -270,7 +318,7 @@ class Place:
 
     def _note_changes(self, paths: Sequence[str]) -> None:
         for path in paths:
-            self._stirred(self.names.file(path).name)
+            self._places.stir(self.names.file(path).name)
         self.copies.note_changes(paths)
 
     def link(self) -> Link:
@@ -289,12 +337,10 @@ class Place:
         # The same port after a restart of this process lets CLIs reconnect.
         preferred = _PORTS[int(self._token[:8], 16) % len(_PORTS)]
         secrets = secrets_of(self._token)
-        port = (await link.request("serve", port=preferred, tokens=[self._token, *secrets.values()])).get("port")
-        if not isinstance(port, int) or not 0 < port < 65536:
-            raise RequestError("the relay listens on no port")
-        self._keys = Keys(port, self._token, secrets)
+        serving = await link.fetch(_Serving, "serve", port=preferred, tokens=[self._token, *secrets.values()])
+        self._keys = Keys(serving.port, self._token, secrets)
         self._link = link
-        self._set_reachable(self.wanted.name, True)
+        self._places.set_reachable(self.wanted.name, True)
         self._streams.admit()
         await self._lay(link)
         await link.request("watch", paths=list(self.copies.paths))
@@ -312,9 +358,10 @@ class Place:
             found = await self._projects(link, [*self.wanted.directories, *self._extra])
             self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
             paths = [root.path for root in self._roots]
-            self._variables, self._environment = await lay(link, greeting, keys, paths, self._layer_of, self._warn)
+            layer_of = self._places.host.layer_of
+            self._variables, self._environment = await lay(link, greeting, keys, paths, layer_of, self._warn)
             self.context.set_resolved_roots(self._roots)
-            self._roots_changed()
+            self._places.host.roots_changed()
             self._report("ready")
 
     async def _projects(self, link: Link, directories: Sequence[str]) -> list[ResolvedPath]:
@@ -322,13 +369,8 @@ class Place:
 
         :raises RequestError: when the relay fails
         """
-        found = objects((await link.request("projects", paths=list(directories))).get("roots"))
-        try:
-            return [
-                ResolvedPath(file_name(item["root"]), file_name(item["real"])) for item in found if "error" not in item
-            ]
-        except (KeyError, FileNameError):
-            raise RequestError("the relay's answer is not understood") from None
+        found = await link.fetch(_Projects, "projects", paths=list(directories))
+        return [ResolvedPath(item.root, item.real) for item in found.roots if isinstance(item, _Project)]
 
 
 def name_at(names: PlaceNames, roots: Sequence[ResolvedPath], path: object) -> str | None:

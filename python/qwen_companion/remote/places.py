@@ -6,23 +6,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from qwen_companion.base.errors import CompanionError, PromptError
 from qwen_companion.base.sockets import Connection
-from qwen_companion.base.tasks import Task, Tasks
+from qwen_companion.base.tasks import Tasks
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.terminal_files import submission
 from qwen_companion.emacs.messages import (
     CheckPlace,
     ListPlaceFiles,
-    Notification,
     PlaceChecks,
     PlacesWanted,
     RunAt,
     RunCommand,
-    WantedPlace,
 )
 from qwen_companion.ide.access import HIDDEN
 from qwen_companion.ide.peers import Caller, caller_at
@@ -35,45 +33,32 @@ if TYPE_CHECKING:
     from qwen_companion.ide.context_distributor import Reports
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
-    from qwen_companion.remote.laid_files import LayerOf
+    from qwen_companion.remote.laid_files import Host
     from qwen_companion.remote.place import Place
-    from qwen_companion.remote.place_files import PlaceFiles
 
 
 _PATHS = ("file_path", "notebook_path", "directory")
 """Arguments of tools that are names of files."""
 
 
-@dataclass(eq=False)
-class _Open:
-    place: Place
-    task: Task
-
-
 class Places:
     """Serves the places that Emacs wants, while `run` runs."""
 
     def __init__(
-        self,
-        token: str,
-        server_port: int,
-        environ: Mapping[str, str],
-        spool: str,
-        layer_of: LayerOf,
-        reports: Reports,
-        tell: Callable[[Notification], None],
-        roots_changed: Callable[[], None],
-        set_reachable: Callable[[str, bool], None],
+        self, token: str, server_port: int, environ: Mapping[str, str], spool: str, reports: Reports, host: Host
     ) -> None:
-        """For the arguments see `Place`; an abandoned place counts as reachable."""
-        self._arguments = (
-            *(token, server_port, environ, spool, layer_of, reports, tell, roots_changed),
-            *(self._stirred, self._note_reachable),
-        )
-        self._set_reachable = set_reachable
+        """Carry connections to the local port `server_port`, which `token` opens; keep copies of files below `spool`.
+
+        Programs that lead to places have the variables `environ`.
+        """
+        self.token = token
+        self.server_port = server_port
+        self.environ = environ
+        self.spool = spool
+        self.reports = reports
+        self.host = host
         self._sites: dict[str, FarSite] = {}
-        self._tell = tell
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, Place] = {}
         self._sessions: dict[str, SessionState] = {}
         self._snapshot: Snapshot | None = None
         self._settings: Settings | None = None
@@ -88,45 +73,46 @@ class Places:
 
     def want(self, message: PlacesWanted) -> None:
         """Serve the places of `message`, and no others."""
-        wanted = {place.name: place for place in message.places}
-        for name, item in list(self._open.items()):
-            if name not in wanted or wanted[name].names != item.place.names:
-                self._open.pop(name).task.cancel()
-        for name, place in wanted.items():
-            if name in self._open:
-                self._open[name].place.want(place)
-            else:
-                self._begin(place)
-            self._open[name].place.copies.set_visited(place.files)
-        for name in {self._name(session) for session in self._sessions} - wanted.keys():
-            self._note_reachable(name, False)
-
-    def _note_reachable(self, name: str, reachable: bool) -> None:
-        # The CLIs of an abandoned place do not come back.
-        self._set_reachable(name, reachable or name not in self._open)
-
-    def _begin(self, wanted: WantedPlace) -> None:
         # Most users have no place, so import this only when needed.
         from qwen_companion.remote.place import Place
 
-        place = Place(wanted, *self._arguments)
+        wanted = {place.name: place for place in message.places}
+        for name, place in list(self._open.items()):
+            if name not in wanted or wanted[name].names != place.names:
+                del self._open[name]
+                if place.task is not None:
+                    place.task.cancel()
+        for name, item in wanted.items():
+            if name in self._open:
+                self._open[name].want(item)
+            else:
+                self._begin(Place(item, self))
+            self._open[name].copies.set_visited(item.files)
+        for name in {self._name(session) for session in self._sessions} - wanted.keys():
+            self.set_reachable(name, False)
+
+    def set_reachable(self, name: str, reachable: bool, /) -> None:
+        """Record whether a line leads to the place `name`."""
+        # The CLIs of an abandoned place do not come back.
+        self.host.set_reachable(name, reachable or name not in self._open)
+
+    def _begin(self, place: Place) -> None:
         if self._snapshot is not None:
             place.context.set_snapshot(self._snapshot)
         if self._settings is not None:
-            place.copies.size_limit = self._settings.size_limit
-            place.context.set_settings(self._settings)
+            place.set_settings(self._settings)
         place.context.watch(self._watched)
-        self._open[place.wanted.name] = _Open(place, self._tasks.start(place.run))
+        self._open[place.wanted.name] = place
+        place.task = self._tasks.start(place.run)
         for state in self._sessions.values():
             self.set_session(state)
 
     def run_at(self, request: RunAt) -> None:
         """Answer how to run a program at a place, once known."""
-        found = self._open.get(request.place)
-        if found is None:
-            self._tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
+        if request.place in self._open:
+            self._tasks.start(self._open[request.place].run_at, request)
         else:
-            self._tasks.start(found.place.run_at, request)
+            self.host.tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
 
     async def read_more(self, name: str, path: str, offset: int) -> bytes:
         """Return a piece of the file `path` at the place `name` from `offset` on; empty if it cannot be read."""
@@ -152,7 +138,7 @@ class Places:
     def list_files(self, message: ListPlaceFiles) -> None:
         """Answer with the files below a directory of a place."""
         if message.place in self._open:
-            self._tasks.start(self._open[message.place].place.copies.list_files, message)
+            self._tasks.start(self._open[message.place].copies.list_files, message)
 
     def check(self, message: CheckPlace) -> None:
         """Answer with the checks of the doctor at a place."""
@@ -161,76 +147,72 @@ class Places:
     async def _check(self, message: CheckPlace) -> None:
         from qwen_companion.remote.checks import checks
 
-        found = self._open.get(message.place)
-        lines = [] if found is None else [check.line() for check in await checks(found.place, message.program)]
-        self._tell(PlaceChecks(message.id, tuple(lines)))
+        place = self._open.get(message.place)
+        lines = [] if place is None else [check.line() for check in await checks(place, message.program)]
+        self.host.tell(PlaceChecks(message.id, tuple(lines)))
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Set the snapshot of all buffers."""
         self._snapshot = snapshot
-        for item in self._open.values():
-            item.place.context.set_snapshot(snapshot)
+        for place in self._open.values():
+            place.context.set_snapshot(snapshot)
 
     def set_settings(self, settings: Settings) -> None:
         """Set the user's settings."""
         self._settings = settings
-        for item in self._open.values():
-            item.place.copies.size_limit = settings.size_limit
-            item.place.context.set_settings(settings)
+        for place in self._open.values():
+            place.set_settings(settings)
         self.lay_again()
 
     def lay_again(self) -> None:
         """Write the files at each place again after a change of settings or tools."""
-        for item in self._open.values():
-            item.place.lay_again()
+        for place in self._open.values():
+            place.lay_again()
 
     def emacs_gone(self) -> None:
         """Allow more time to end relays, now that Emacs is gone."""
         from qwen_companion.remote.place import LAST_FAREWELL_S
 
-        for item in self._open.values():
-            item.place.farewell_s = LAST_FAREWELL_S
+        for place in self._open.values():
+            place.farewell_s = LAST_FAREWELL_S
 
     # --- Roots
 
     @property
     def roots(self) -> Sequence[str]:
         """Return the names in Emacs of the projects at all places."""
-        return [root.name for item in self._open.values() for root in item.place.roots]
+        return [root.name for place in self._open.values() for root in place.roots]
 
     def site(self, name: str) -> FarSite | None:
         """Return the site of the root `name`, None if local.  Callable in any thread."""
         from qwen_companion.remote.far import FarSite
 
-        roots = (root for item in tuple(self._open.values()) for root in item.place.roots)
+        roots = (root for place in tuple(self._open.values()) for root in place.roots)
         root = next((root for root in roots if root.place and root.name == name), None)
         if root is not None and name not in self._sites:
             self._sites[name] = FarSite(root, self.place(root.place).home, lambda: self.place(root.place).link())
         return self._sites.get(name)
 
-    def _stirred(self, name: str) -> None:
+    def stir(self, name: str) -> None:
+        """Tell the site of the root `name`, if any, that files have changed there."""
         if name in self._sites:
             self._sites[name].stir()
 
     def name_of(self, peer: Peer, path: str) -> str:
         """Return Emacs's name of the file that the CLI in the process `peer` calls `path`."""
-        found = self._open.get(peer.place or "")
-        return (peer.place or "") + path if found is None else found.place.name(path) or ""
+        place = self._open.get(peer.place or "")
+        return (peer.place or "") + path if place is None else place.name(path) or ""
 
-    def files(self, peer: Peer) -> PlaceFiles | None:
+    def files(self, peer: Peer) -> Place | None:
         """Return the files of the CLI in the process `peer` at a place; None if that is not served."""
-        from qwen_companion.remote.place_files import PlaceFiles
-
-        with suppress(LinkError):
-            return PlaceFiles(self.place(peer.place or ""))
-        return None
+        return self._open.get(peer.place or "")
 
     def is_visited(self, name: str) -> bool | None:
         """Return whether a buffer visits the file `name` of a place; None for a local file."""
-        for item in self._open.values():
-            path = item.place.names.path(name)
-            if path is not None and item.place.names.file(path).place:
-                return path in item.place.wanted.files
+        for place in self._open.values():
+            path = place.names.path(name)
+            if path is not None and place.names.file(path).place:
+                return path in place.wanted.files
         return None
 
     async def lay_plan(self, place: str, text: str) -> str:
@@ -238,7 +220,9 @@ class Places:
 
         :raises LinkError, RequestError: when it cannot be written
         """
-        return str((await self.place(place).link().request("lay", kind="md", port=0, text=text)).get("path"))
+        from qwen_companion.remote.laid_files import Laid
+
+        return (await self.place(place).link().fetch(Laid, "lay", kind="md", port=0, text=text)).path
 
     def place(self, name: str) -> Place:
         """Return the place `name`.
@@ -247,37 +231,37 @@ class Places:
         """
         if name not in self._open:
             raise LinkError(f"{name} is not served")
-        return self._open[name].place
+        return self._open[name]
 
     def named(self, report: Report) -> Report | None:
         """Return `report`, of a CLI at a place, with Emacs's names; None if it names nothing there."""
-        found = self._open.get(report.peer.place or "")
-        return None if found is None else named_by(report, found.place.name)
+        place = self._open.get(report.peer.place or "")
+        return None if place is None else named_by(report, place.name)
 
     def named_session(self, state: SessionState) -> SessionState:
         """Return `state`, for a CLI at a place with Emacs's name of its directory, None while unknown."""
         peer = state.session.peer
         if peer is None or peer.place is None:
             return state
-        found = self._open.get(peer.place)
-        directory = found and peer.directory and found.place.name(peer.directory)
+        place = self._open.get(peer.place)
+        directory = place and peer.directory and place.name(peer.directory)
         return replace(state, session=replace(state.session, peer=replace(peer, directory=directory or None)))
 
     # --- Connections and sessions
 
     def keys(self, port: int) -> Keys | None:
         """Return the keys that admit the connection from local `port`, None if no relay carries it."""
-        return next((keys for item in self._open.values() if (keys := item.place.keys(port)) is not None), None)
+        return next((keys for place in self._open.values() if (keys := place.keys(port)) is not None), None)
 
     def access(self, peer: Peer) -> Access | None:
         """Return the access of the CLI in the process `peer` of a place, or None while unknown."""
         place = self._open.get(peer.place or "")
-        return None if place is None else place.place.context.access(peer)
+        return None if place is None else place.context.access(peer)
 
     def caller(self, connection: Connection) -> Caller | None:
         """Return the CLI whose `connection` a relay carries, or None.  Callable in any thread."""
-        for name, item in tuple(self._open.items()):
-            who = item.place.who(connection.client[1])
+        for name, place in tuple(self._open.items()):
+            who = place.who(connection.client[1])
             if who is not None:
                 return caller_at(name, who)
         return None
@@ -289,27 +273,26 @@ class Places:
             return False
         self._sessions[state.session.id] = state
         if peer.place in self._open:
-            self._open[peer.place].place.context.set_session(state)
+            self._open[peer.place].context.set_session(state)
         return True
 
     def drop_session(self, session: str) -> None:
         """Remove an ended session."""
         self._sessions.pop(session, None)
-        for item in self._open.values():
-            item.place.context.drop_session(session)
+        for place in self._open.values():
+            place.context.drop_session(session)
 
     def of_session(self, session: str) -> Place | None:
         """Return the place of `session`; None if local, or if the place is abandoned."""
-        name = self._name(session)
-        return self._open[name].place if name in self._open else None
+        return self._open.get(self._name(session))
 
     # --- What CLIs there are sent
 
     def watch(self, on: bool) -> None:
         """Start or stop reporting contexts."""
         self._watched = on
-        for item in self._open.values():
-            item.place.context.watch(on)
+        for place in self._open.values():
+            place.context.watch(on)
 
     def sent(self, session: str, context: bytes) -> bool:
         """Record that `context` went out to `session`; return whether it is at a place."""
@@ -320,7 +303,7 @@ class Places:
 
     def exclusions(self, here: Iterable[Exclusion]) -> tuple[Exclusion, ...]:
         """Return the exclusions `here`, by the rules of places for their files, and those of single CLIs there."""
-        contexts = [item.place.context for item in self._open.values()]
+        contexts = [place.context for place in self._open.values()]
         found = [each for context in contexts for each in context.exclusions if each.session is not None]
         for each in here:
             rule: str | None = each.rule

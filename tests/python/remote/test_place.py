@@ -19,7 +19,9 @@ from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.checks import checks
+from qwen_companion.remote.laid_files import Host
 from qwen_companion.remote.place import Place
+from qwen_companion.remote.places import Places
 from relays import APART, cut, environ
 
 pytestmark = pytest.mark.anyio
@@ -48,17 +50,19 @@ class Served:
     def make(self, port: int, wanted: WantedPlace | None = None) -> Place:
         """Return the place, whose CLIs are served at `port`."""
         wanted = wanted or WantedPlace(NAME, (Hop("docker", "box"),), None, 3600, (str(self._home),))
-        self.place = Place(
-            *(wanted, "token", port, environ(self._home), str(self._home.parent)),
+        reports = Reports(
+            lambda _session, _context: None, lambda _session, _place, _roots, _time, _text: None, lambda: None
+        )
+        host = Host(
             layer_of=lambda _keys, _command: None,
-            reports=Reports(
-                lambda _session, _context: None, lambda _session, _place, _roots, _time, _text: None, lambda: None
-            ),
             tell=self._tell,
             roots_changed=lambda: None,
-            stirred=lambda _: None,
             set_reachable=lambda _, reachable: self.reachable.append(reachable),
         )
+        places = Places("token", port, environ(self._home), str(self._home.parent), reports, host)
+        # One that is not wanted counts as reachable.
+        places.set_reachable = host.set_reachable
+        self.place = Place(wanted, places)
         return self.place
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
