@@ -405,7 +405,7 @@ names the file of another one.
 (fn &optional FILE)" t)
 
 ;; qwen-companion-remote.el
-(autoload 'qwen-companion-serve-place "qwen-companion-remote" "Serve the CLIs at PLACE, the host of the current directory, from now on.
+(autoload 'qwen-companion-serve-place "qwen-companion-remote" "Serve the CLIs at PLACE, where the current directory is, from now on.
 With a prefix argument LEAVE, do not serve them.
 
 (fn PLACE LEAVE)" t)

@@ -63,7 +63,7 @@ option `qwen-companion-remote-places' controls whether PLACE is served."
 (declare-function tramp-file-name-localname "tramp" (name) t)
 (declare-function tramp-make-tramp-file-name "tramp" (&rest args))
 
-;; Messages, timers and the mode line must never wait for a host, so they call
+;; Messages, timers and the mode line must never wait for a place, so they call
 ;; no file name handler: they use these functions for remote names.
 
 (defun qwen-companion-places-remote-p (file)

@@ -57,7 +57,7 @@ worktrees beside ROOT.")
 
 (defun qwen-companion-roots-of (directory)
   "Return the project root of DIRECTORY as an absolute name, or nil.
-The name has no final slash.  A remote directory has a root only on a host
+The name has no final slash.  A remote directory has a root only at a place
 that is served, whose relay computes it."
   (if (qwen-companion-places-remote-p directory)
       (qwen-companion-places-root directory)

@@ -130,7 +130,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
                  "")))))
 
 (defun qwen-companion-doctor--places ()
-  "Return the check of each host whose CLIs are served."
+  "Return the check of each place whose CLIs are served."
   (mapcar (lambda (place)
             (let* ((message (qwen-companion-places-message place))
                    (state (qwen-companion-place-state message)))

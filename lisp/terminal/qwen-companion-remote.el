@@ -8,7 +8,7 @@
 
 ;; Serves CLIs that run where TRAMP visits files: on another host, as another
 ;; user, in a container.  The Python process opens a pipe there, by the program
-;; that TRAMP uses, and runs a relay at its end.  This file decides which hosts
+;; that TRAMP uses, and runs a relay at its end.  This file decides which places
 ;; are served, and starts CLIs there; of TRAMP it uses only the names.
 
 ;;; Code:
@@ -34,12 +34,12 @@
 (defvar tramp-remote-process-environment)
 
 (defcustom qwen-companion-remote-places nil
-  "Whether the CLIs on other hosts are served, by host.
-A host is given by the beginning of TRAMP's names for its files, such as
-\"/ssh:host:\".  \\[qwen-companion-run] asks about a host that is not in
-the list.  While files of a host with `serve' are open, a relay runs
-there.  Nothing is installed, and the files that it writes are removed at
-its end."
+  "Whether the CLIs at other places are served, by place.
+A place is another host, another user or a container.  It is given by the
+beginning of TRAMP's names for its files, such as \"/ssh:host:\".
+\\[qwen-companion-run] asks about a place that is not in the list.  While
+files of a place with `serve' are open, a relay runs there.  Nothing is
+installed, and the files that it writes are removed at its end."
   :group 'qwen-companion
   :type '(alist :key-type (string :tag "Place")
                 :value-type (choice (const :tag "Serve its CLIs" serve)
@@ -68,7 +68,7 @@ PAYLOAD is the payload of the `run-at' call.")
 (defvar qwen-companion-remote--terminals 0
   "Number of the last remote terminal.")
 
-;;; The hosts that are served
+;;; The places that are served
 
 (defun qwen-companion-remote--hops (place)
   "Return the hops to PLACE for a payload, or nil for an unknown method."
@@ -122,7 +122,7 @@ PAYLOAD is the payload of the `run-at' call.")
                   (sort places #'string<)))))
 
 (defun qwen-companion-remote--update (directories)
-  "Record DIRECTORIES of open buffers, and send the list of hosts to serve."
+  "Record DIRECTORIES of open buffers, and send the list of places to serve."
   (mapc #'qwen-companion-remote--hint
         (cl-remove-if-not #'qwen-companion-places-remote-p directories))
   (setq qwen-companion-remote--directories
@@ -137,7 +137,7 @@ PAYLOAD is the payload of the `run-at' call.")
   (qwen-companion-remote--send))
 
 (defun qwen-companion-remote--hint (directory)
-  "Say once how CLIs in terminals of DIRECTORY's unknown host can be served."
+  "Say once how CLIs in terminals of DIRECTORY's unknown place can be served."
   (let ((place (car (qwen-companion-places-split directory))))
     (when (and (not (assoc place qwen-companion-remote-places))
                (cl-some (lambda (buffer)
@@ -153,7 +153,7 @@ PAYLOAD is the payload of the `run-at' call.")
                place)))))
 
 (defun qwen-companion-remote--send ()
-  "Send the list of hosts to serve, if it has changed."
+  "Send the list of places to serve, if it has changed."
   (when (or qwen-companion-remote--sent qwen-companion-remote-places)
     (let ((payload (qwen-companion-remote--payload)))
       (setq qwen-companion-remote--sent
@@ -186,7 +186,7 @@ is no."
 
 ;;;###autoload
 (defun qwen-companion-serve-place (place leave)
-  "Serve the CLIs at PLACE, the host of the current directory, from now on.
+  "Serve the CLIs at PLACE, where the current directory is, from now on.
 With a prefix argument LEAVE, do not serve them."
   (interactive (list (or (file-remote-p default-directory)
                          (user-error "%s is on this machine, whose CLIs are served anyway"
@@ -213,7 +213,7 @@ With a prefix argument LEAVE, do not serve them."
 ;;; Running a CLI
 
 (defun qwen-companion-remote-run (directory arguments project)
-  "Start the CLI with ARGUMENTS in DIRECTORY, on another host.
+  "Start the CLI with ARGUMENTS in DIRECTORY, at another place.
 If PROJECT is non-nil, the relay finds the root of DIRECTORY's project
 first."
   (let ((place (file-remote-p directory))
@@ -258,7 +258,7 @@ first."
 
 ;;; The environment of other terminals
 
-;; TRAMP sets the variables in a profile of the host for each program that it
+;; TRAMP sets the variables in a profile of the place for each program that it
 ;; starts there.  So a CLI started by hand in a shell has the same environment
 ;; as one of `qwen-companion-run'.
 
@@ -276,7 +276,7 @@ first."
 
 (defun qwen-companion-remote--set-environment (place variables)
   "Make TRAMP set VARIABLES, a list of (NAME VALUE), for programs at PLACE.
-Set none on hosts that TRAMP cannot distinguish."
+Set none at places that TRAMP cannot distinguish."
   (qwen-companion-remote--restore-environment place)
   (require 'tramp)
   (let* ((profile (qwen-companion-remote--profile place))
@@ -304,7 +304,7 @@ Set none on hosts that TRAMP cannot distinguish."
                    for others = (remq profile profiles)
                    when others collect (cons criteria others)))))
 
-;;; The state of hosts
+;;; The state of places
 
 (defun qwen-companion-remote--reason (place)
   "Return the reason for the state of PLACE, sanitised."
@@ -312,7 +312,7 @@ Set none on hosts that TRAMP cannot distinguish."
    (or (qwen-companion-place-reason (qwen-companion-places-message place)) "")))
 
 (defun qwen-companion-remote-on-place (payload)
-  "Handle the `place' call: note the state of the host in PAYLOAD.
+  "Handle the `place' call: note the state of the place in PAYLOAD.
 Show a message if it cannot be reached, or is reached again."
   (let* ((place (qwen-companion-place-name payload))
          (state (qwen-companion-place-state payload))
@@ -344,7 +344,7 @@ Show a message if it cannot be reached, or is reached again."
           (run-at-time 1 nil #'qwen-companion-remote--update-lighter))))
 
 (defun qwen-companion-remote-lighter ()
-  "Return the text for the mode line about hosts that are not served, or \"\"."
+  "Return the text for the mode line about places that are not served, or \"\"."
   (mapconcat
    (lambda (place)
      (let* ((message (qwen-companion-places-message place))
@@ -365,7 +365,7 @@ Show a message if it cannot be reached, or is reached again."
    (qwen-companion-places) ""))
 
 (defun qwen-companion-remote-enable ()
-  "Start serving the hosts of open buffers."
+  "Start serving the places of open buffers."
   (add-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update))
 
 (defun qwen-companion-remote-resend ()
@@ -375,7 +375,7 @@ Show a message if it cannot be reached, or is reached again."
   (mapc #'qwen-companion-remote--send-run (reverse qwen-companion-remote--waiting)))
 
 (defun qwen-companion-remote-disable ()
-  "Stop serving all hosts."
+  "Stop serving all places."
   (remove-hook 'qwen-companion-roots-directories-functions #'qwen-companion-remote--update)
   (mapc #'qwen-companion-remote--restore-environment (qwen-companion-places))
   (qwen-companion-places-forget)

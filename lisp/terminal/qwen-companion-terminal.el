@@ -121,13 +121,13 @@ Restore those that were set before and are not among VARIABLES."
 ;;; Terminals of the connected CLIs
 
 (defvar-local qwen-companion-terminal-number nil
-  "Number of this terminal if its CLI runs on another host; else nil.")
+  "Number of this terminal if its CLI is at another place; else nil.")
 
 (defun qwen-companion-terminal-session-buffer (session)
   "Return the live buffer of the terminal of SESSION, or nil.
 SESSION is one of `qwen-companion-backend-sessions'.  The buffer is that
 of the nearest process of this Emacs above the CLI: a terminal, a shell or
-another.  A CLI on another host has a terminal there.  There is no buffer
+another.  A CLI at another place has a terminal there.  There is no buffer
 for a CLI in tmux, in a terminal that this Emacs has not started, or with
 an unknown process."
   (let ((place (qwen-companion-session-place session))
@@ -180,7 +180,7 @@ version by the directory of this one, or else by its terminal or process."
 
 (defun qwen-companion-terminal-conversation-here ()
   "Return the conversation of the CLI in the terminal of this buffer, or nil.
-The id of a remote one includes its host, as a local one may have the same
+The id of a remote one includes its place, as a local one may have the same
 number."
   (when-let* ((session (cl-find (current-buffer) (qwen-companion-backend-sessions)
                                 :key #'qwen-companion-terminal-session-buffer))
@@ -376,7 +376,7 @@ only."
       (if (locate-library "vterm") 'vterm 'term)))
 
 (defun qwen-companion-terminal-open-at (directory arguments command number)
-  "Start a CLI with ARGUMENTS in DIRECTORY, on another host, in a terminal.
+  "Start a CLI with ARGUMENTS in DIRECTORY, at another place, in a terminal.
 COMMAND is the local command for that, and NUMBER that of the terminal."
   (qwen-companion-terminal--remove-ended directory)
   (let ((buffer (generate-new-buffer (qwen-companion-terminal--name directory)))
@@ -642,7 +642,7 @@ When it has ended, call THEN, or show its error if it has failed."
 
 (defun qwen-companion-terminal--mention (file)
   "Paste FILE as a mention into the terminal of the current buffer.
-For a CLI on another host, first copy a file that it cannot read there."
+For a CLI at another place, first copy a file that it cannot read there."
   (let* ((directory qwen-companion-terminal-directory)
          (place (file-remote-p directory)))
     (unless (equal (file-remote-p file) place)
@@ -655,7 +655,7 @@ For a CLI on another host, first copy a file that it cannot read there."
                      (qwen-companion-quote-relative-name file directory))))))
 
 (defun qwen-companion-terminal--copy (file directory)
-  "Copy FILE to a temporary file on the host of DIRECTORY, for its user alone.
+  "Copy FILE to a temporary file at the place of DIRECTORY, for its user alone.
 Return the name of the copy, which is deleted with the current buffer."
   (let* ((default-directory (file-name-as-directory directory))
          (copy (make-nearby-temp-file "qwen-" nil (file-name-extension file t))))

@@ -52,7 +52,7 @@ from qwen_companion.ide.server import Door, McpServer
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
 from qwen_companion.publisher import Publisher
-from qwen_companion.remote.laid_files import Host
+from qwen_companion.remote.laid_files import Callbacks
 from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
@@ -149,13 +149,13 @@ class Companion:
         self._bridge = Bridge(epc_listener, hello.secret, self._spool)
         reports = Reports(self._deliver_context, self._report_context, self._report_exclusions)
         self._distributor = LocalContext(os.environ, reports, lambda text: self._bridge.notify(messages.Notice(text)))
-        host = Host(
+        callbacks = Callbacks(
             layer_of=lambda keys, command: self._layers.content(keys, command),
             tell=self._bridge.notify,
             roots_changed=lambda: self._journal.update_roots(),
             set_reachable=lambda place, reachable: self._sessions.set_reachable(place, reachable),
         )
-        self._places = Places(token, port, os.environ, self._spool.directory, reports, host)
+        self._places = Places(token, port, os.environ, self._spool.directory, reports, callbacks)
         callers = Callers(hello.emacs_pid, self._places.caller)
         self._sessions: Sessions = Sessions([item.session for item in hello.sessions], callers)
         self._clis = Clis(self._sessions, self._distributor, self._places, self._bridge.notify)

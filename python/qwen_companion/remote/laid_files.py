@@ -23,7 +23,7 @@ LayerOf = Callable[[Keys, CommandHook | None], "JsonObject | None"]
 
 
 @dataclass(frozen=True)
-class Host:
+class Callbacks:
     """The other parts of this process, as the places need them.
 
     - `layer_of` returns the settings layer.

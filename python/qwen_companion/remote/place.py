@@ -28,7 +28,7 @@ from qwen_companion.ide.guard import Keys
 from qwen_companion.journal.versions import digest_of
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
-from qwen_companion.remote.laid_files import Host, lay
+from qwen_companion.remote.laid_files import Callbacks, lay
 from qwen_companion.remote.link import Answer, FileName, Greeting, Link, LinkError, RequestError
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
@@ -58,7 +58,7 @@ class Surroundings(Protocol):
     environ: Mapping[str, str]
     spool: str
     reports: Reports
-    host: Host
+    callbacks: Callbacks
 
     def stir(self, name: str) -> None:
         """Report that files have changed in the root `name`."""
@@ -104,7 +104,7 @@ class Place:
             places.token.encode("utf-8"), b"place " + wanted.name.encode("utf-8"), hashlib.sha256
         ).hexdigest()
         self._streams = Streams(places.server_port)
-        self._tell = places.host.tell
+        self._tell = places.callbacks.tell
         self.copies = Copies(self.names, places.spool, self.link, self._tell)
         self.task: Task | None = None
         self._link: Link | None = None
@@ -358,10 +358,10 @@ class Place:
             found = await self._projects(link, [*self.wanted.directories, *self._extra])
             self._roots = tuple(dict.fromkeys(root for root in found if os.pathsep not in root.path))
             paths = [root.path for root in self._roots]
-            layer_of = self._places.host.layer_of
+            layer_of = self._places.callbacks.layer_of
             self._variables, self._environment = await lay(link, greeting, keys, paths, layer_of, self._warn)
             self.context.set_resolved_roots(self._roots)
-            self._places.host.roots_changed()
+            self._places.callbacks.roots_changed()
             self._report("ready")
 
     async def _projects(self, link: Link, directories: Sequence[str]) -> list[ResolvedPath]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qwen_companion.ide.context_distributor import Reports
     from qwen_companion.ide.guard import Keys
     from qwen_companion.remote.far import FarSite
-    from qwen_companion.remote.laid_files import Host
+    from qwen_companion.remote.laid_files import Callbacks
     from qwen_companion.remote.place import Place
 
 
@@ -45,7 +45,13 @@ class Places:
     """Serves the places that Emacs wants, while `run` runs."""
 
     def __init__(
-        self, token: str, server_port: int, environ: Mapping[str, str], spool: str, reports: Reports, host: Host
+        self,
+        token: str,
+        server_port: int,
+        environ: Mapping[str, str],
+        spool: str,
+        reports: Reports,
+        callbacks: Callbacks,
     ) -> None:
         """Carry connections to the local port `server_port`, which `token` opens; keep copies of files below `spool`.
 
@@ -56,7 +62,7 @@ class Places:
         self.environ = environ
         self.spool = spool
         self.reports = reports
-        self.host = host
+        self.callbacks = callbacks
         self._sites: dict[str, FarSite] = {}
         self._open: dict[str, Place] = {}
         self._sessions: dict[str, SessionState] = {}
@@ -94,7 +100,7 @@ class Places:
     def set_reachable(self, name: str, reachable: bool, /) -> None:
         """Record whether a line leads to the place `name`."""
         # The CLIs of an abandoned place do not come back.
-        self.host.set_reachable(name, reachable or name not in self._open)
+        self.callbacks.set_reachable(name, reachable or name not in self._open)
 
     def _begin(self, place: Place) -> None:
         if self._snapshot is not None:
@@ -112,7 +118,7 @@ class Places:
         if request.place in self._open:
             self._tasks.start(self._open[request.place].run_at, request)
         else:
-            self.host.tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
+            self.callbacks.tell(RunCommand(request.terminal, None, error=f"{request.place} is not served"))
 
     async def read_more(self, name: str, path: str, offset: int) -> bytes:
         """Return a piece of the file `path` at the place `name` from `offset` on; empty if it cannot be read."""
@@ -149,7 +155,7 @@ class Places:
 
         place = self._open.get(message.place)
         lines = [] if place is None else [check.line() for check in await checks(place, message.program)]
-        self.host.tell(PlaceChecks(message.id, tuple(lines)))
+        self.callbacks.tell(PlaceChecks(message.id, tuple(lines)))
 
     def set_snapshot(self, snapshot: Snapshot) -> None:
         """Set the snapshot of all buffers."""

@@ -19,7 +19,7 @@ from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.checks import checks
-from qwen_companion.remote.laid_files import Host
+from qwen_companion.remote.laid_files import Callbacks
 from qwen_companion.remote.place import Place
 from qwen_companion.remote.places import Places
 from relays import APART, cut, environ
@@ -53,15 +53,15 @@ class Served:
         reports = Reports(
             lambda _session, _context: None, lambda _session, _place, _roots, _time, _text: None, lambda: None
         )
-        host = Host(
+        callbacks = Callbacks(
             layer_of=lambda _keys, _command: None,
             tell=self._tell,
             roots_changed=lambda: None,
             set_reachable=lambda _, reachable: self.reachable.append(reachable),
         )
-        places = Places("token", port, environ(self._home), str(self._home.parent), reports, host)
+        places = Places("token", port, environ(self._home), str(self._home.parent), reports, callbacks)
         # One that is not wanted counts as reachable.
-        places.set_reachable = host.set_reachable
+        places.set_reachable = callbacks.set_reachable
         self.place = Place(wanted, places)
         return self.place
 
