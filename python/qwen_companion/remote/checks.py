@@ -50,39 +50,33 @@ async def checks(place: Place, program: str) -> list[Check]:
 
 
 def _examined(found: _Found, program: str, home: str) -> Iterator[Check]:
-    if os.path.basename(found.shell) in ("", "false", "nologin"):
-        yield Check("warn", "shell", f"{found.shell or 'none'} runs no terminal", "give the user a login shell: chsh")
-    else:
-        yield Check("pass", "shell", found.shell)
-    if found.path.startswith(":"):
-        yield Check("warn", "PATH", "the login shell prints none", "mend its start files there")
-    else:
-        yield Check("pass", "PATH", found.path)
+    runs_terminals = os.path.basename(found.shell) not in ("", "false", "nologin")
+    problem = f"{found.shell or 'none'} runs no terminal", "give the user a login shell: chsh"
+    yield _check(runs_terminals, "shell", found.shell, problem, "warn")
+    problem = "the login shell prints none", "mend its start files there"
+    yield _check(not found.path.startswith(":"), "PATH", found.path, problem, "warn")
     yield Check("pass", "Node.js", found.node)
-    if not found.program:
-        remedy = "npm install -g @qwen-code/qwen-code there, or add its directory to PATH in ~/.profile"
-        yield Check("fail", "CLI", f"{program} is not on PATH", remedy)
-    elif os.path.basename(program) == "qwen":
+    if found.program and os.path.basename(program) == "qwen":
         yield served("CLI", "Qwen Code", found.version, found.program)
     else:
-        yield Check("pass", "CLI", f"{found.version} at {found.program}")
-    if found.writable:
-        yield Check("pass", "home", home)
-    else:
-        yield Check("fail", "home", f"{home} cannot be written to", "give the directory to the user")
-    if found.exposed:
-        remedy = "chmod go-rwx, or chown it to the user"
-        yield Check("fail", "files", f"other users have access to {found.exposed}", remedy)
-    else:
-        yield Check("pass", "files", "only the user has access to the discovery file and the settings")
-    if found.status.isdigit() and found.status not in _REFUSED:
-        yield Check("pass", "forwarding", "CLIs there reach Emacs")
-    else:
-        yield Check("fail", "forwarding", f"CLIs there do not reach Emacs: {found.status}", _AGAIN)
+        remedy = "npm install -g @qwen-code/qwen-code there, or add its directory to PATH in ~/.profile"
+        problem = f"{program} is not on PATH", remedy
+        yield _check(bool(found.program), "CLI", f"{found.version} at {found.program}", problem)
+    problem = f"{home} cannot be written to", "give the directory to the user"
+    yield _check(found.writable, "home", home, problem)
+    problem = f"other users have access to {found.exposed}", "chmod go-rwx, or chown it to the user"
+    private = "only the user has access to the discovery file and the settings"
+    yield _check(not found.exposed, "files", private, problem)
+    carried = found.status.isdigit() and found.status not in _REFUSED
+    problem = f"CLIs there do not reach Emacs: {found.status}", _AGAIN
+    yield _check(carried, "forwarding", "CLIs there reach Emacs", problem)
+
+
+def _check(is_good: bool, name: str, text: str, problem: tuple[str, str], level: str = "fail") -> Check:
+    """Return a passed check with `text`, or one that shows `problem` and its remedy."""
+    return Check("pass", name, text) if is_good else Check(level, name, *problem)
 
 
 def _clock(ahead: float) -> Check:
-    if abs(ahead) < CLOCK_S:
-        return Check("pass", "clock", "as here")
-    text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the one here"
-    return Check("warn", "clock", text, "set it, for example by NTP")
+    problem = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the one here", "set it, for example by NTP"
+    return _check(abs(ahead) < CLOCK_S, "clock", "as here", problem, "warn")
