@@ -118,7 +118,8 @@ It must run.  Its directory THERE is the local HERE, with DIRECTORY."
               (directory (directory-file-name (file-truename directory)))
               (name (qwen-companion-container--running program directory))
               (found (car-safe (qwen-companion-container--parse
-                                (qwen-companion-container--output program "inspect" name))))
+                                (qwen-companion-container--output
+                                 program "inspect" "--type" "container" name))))
               (mount (qwen-companion-container--mount
                       (qwen-companion-container--get found "Mounts") directory)))
     (qwen-companion-container--add-method program)
