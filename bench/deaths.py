@@ -157,6 +157,7 @@ ACCEPT = """
 (let ((proposal (car (qwen-companion-proposals))))
   (with-current-buffer (qwen-companion-proposal-buffer proposal)
     (goto-char (point-max))
+    (setq buffer-read-only nil)
     (insert %s))
   (run-at-time 0 nil #'qwen-companion-diff-accept proposal)
   t)
