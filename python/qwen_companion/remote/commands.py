@@ -224,4 +224,6 @@ def failure(output: str) -> str:
         if text in output:
             return meaning
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "the command ended without a word"
+    # The last line of a crash of Node.js is its version.
+    error = next((line for line in lines if re.match(r"\w*Error\b.*: ", line)), lines[-1] if lines else "")
+    return error[:200] or "the command ended without a word"

@@ -676,6 +676,8 @@ def test_failures_of_programs_are_told_in_plain_words() -> None:
     assert "host key" in failure("No ED25519 host key is known\nHost key verification failed.\n")
     assert "another one than before" in failure("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key veri")
     assert "password" in failure("rem@far: Permission denied (publickey).\n")
+    crash = "node:internal:1\n  throw err;\nError: Cannot find module '/x.cjs'\n\nNode.js v20.20.2\n"
+    assert failure(crash) == "Error: Cannot find module '/x.cjs'"
 
 
 def test_what_a_relay_says_of_a_caller_may_be_anything() -> None:
