@@ -168,11 +168,7 @@ class Companion:
             check_elsewhere=self._places.check_target,
         )
         self._take_over()
-        self._tools = Tools(
-            lambda call: self._bridge.call(call, timeout=None),
-            self._access,
-            self._bridge.notify,
-        )
+        self._tools = Tools(self._bridge, self._access)
         self._diagnostics = Diagnostics(
             self._tools,
             lambda peer, path: self._bridge.call(messages.EditBegins(self._places.name_of(peer, path)), EDIT_S),
@@ -181,7 +177,7 @@ class Companion:
         self._journal = JournalFront(
             os.environ, tell, self._places, partial(excluded, self._access), self._waiting, self._missed_review
         )
-        self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places.read_more, os.environ)
+        self._meter = Meter(self._journal.journal.spent, self._clis.hooks_reported, self._places, os.environ)
         listeners = (self._diagnostics, self._journal, self._journal.rewinds, self._meter)
         self._layers: SettingsLayers = SettingsLayers(port, token, self._spool.directory, os.environ, listeners)
         self._hooks = HookHandler(

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.doors.files import Files
+from qwen_companion.emacs.messages import ToolCall, ToolCalled
 from qwen_companion.ide.peers import Caller, Callers
 from qwen_companion.ide.sessions import Sessions
 
@@ -35,6 +36,20 @@ class FakeCallers(Callers):
 
     def find(self, connection: Connection) -> Caller | None:
         return self._find(connection)
+
+
+class FakeToolEmacs:
+    """Emacs as the tools see it: each call goes to `answer`."""
+
+    def __init__(self, answer: Callable[[ToolCall], Awaitable[None]]) -> None:
+        self._answer = answer
+
+    async def call(self, message: ToolCall, timeout: float | None) -> None:
+        assert timeout is None
+        await self._answer(message)
+
+    def notify(self, message: ToolCalled) -> None:
+        raise AssertionError
 
 
 class FakePlaces:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Report the tokens used by turns and conversations, and find or make the end of a turn that has used too many.
+"""Report the tokens used by turns and conversations, and end a turn that has used too many.
 
 A CLI records a request some ms after its answer, and the last one of a turn even after its hook Stop.  There is only
 one way to stop a turn (0.21.10, 0.23.4, 0.24.4): the hook before the results of its tools are sent can withhold them.
@@ -8,9 +8,10 @@ The model then reads that they were not recorded, so the next prompt corrects th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import anyio
 
@@ -43,6 +44,29 @@ _RAN = (
 )
 
 
+class RemoteFiles(Protocol):
+    """The files of remote CLIs."""
+
+    async def read_more(self, name: str, path: str, offset: int) -> bytes:
+        """Return a piece of the file `path` at the place `name` from `offset` on; empty if it cannot be read."""
+        ...
+
+
+@dataclass(eq=False)
+class _Process:
+    """A CLI: the transcript of its conversation, and its turn, if one has begun.
+
+    `began` is the start of the turn and `delay` the lag of a remote clock, in ms.  `reported` is the usage reported
+    last, with the start of its turn.  At least `rounds` requests of the turn were answered.
+    """
+
+    transcript: Transcript
+    began: int | None = None
+    delay: int = 0
+    rounds: int = 0
+    reported: tuple[int, tuple[Usage, ...]] | None = None
+
+
 class Meter:
     """Listens to hooks.  Call its methods on the event loop."""
 
@@ -50,32 +74,22 @@ class Meter:
         self,
         spent: Callable[[str, int, Sequence[Usage]], None],
         changed: Callable[[], None],
-        read_there: Callable[[str, str, int], Awaitable[bytes]],
+        remote_files: RemoteFiles,
         environ: Mapping[str, str],
         settle_s: float = SETTLE_S,
     ) -> None:
         """`spent` is called with the usage so far of the turn of a conversation that began at a time.
 
-        `changed` is called when `total` may return another value.  `read_there` returns a piece of a remote file.
-        `environ` locates the settings of local CLIs.
+        `changed` is called when `total` may return another value.  `environ` locates the settings of local CLIs.
         """
         self.limit: int | None = None
         """Most tokens of a turn, None for no limit."""
         self._spent = spent
         self._changed = changed
-        self._read_there = read_there
+        self._remote_files = remote_files
         self._environ = environ
         self._settle_s = settle_s
-        self._transcripts: dict[int, tuple[str, Transcript]] = {}
-        """The transcript of each process's conversation."""
-        self._began: dict[int, int] = {}
-        """The start of each process's turn, in ms since the epoch."""
-        self._reported: dict[int, tuple[int, tuple[Usage, ...]]] = {}
-        """The last reported usage of each process's turn, with the start of the turn."""
-        self._delays: dict[int, int] = {}
-        """The lag of the clock of each remote process, in ms."""
-        self._rounds: Counter[int] = Counter()
-        """Least number of answered requests in each process's turn."""
+        self._processes: dict[int, _Process] = {}
         self._stopped: set[str] = set()
         """The conversations with an ended turn of which the model was not informed yet."""
 
@@ -97,30 +111,32 @@ class Meter:
         event, pid = report.event, report.peer.pid
         if event.agent_id is not None or not is_transcript(event.transcript_path):
             return None
+        process = self._processes.setdefault(pid, _Process(Transcript(event.transcript_path)))
         last = None
         if event.begins_turn:
-            last = self._began.get(pid), self._delays.get(pid, 0)
-            self._began[pid] = report.time
+            last = process.began, process.delay
             there = milliseconds(event.timestamp) if report.peer.place else None
-            self._delays[pid] = 0 if there is None else report.time - there
-            self._rounds[pid] = 0
+            process.began, process.rounds = report.time, 0
+            process.delay = 0 if there is None else report.time - there
         elif event.name == "UserPromptSubmit":
-            self._rounds[pid] += 1
-        if event.name == "Stop" and not self._rounds[pid]:
+            process.rounds += 1
+        if event.name == "Stop" and not process.rounds:
             # The number of requests to come is unknown.
             await anyio.sleep(self._settle_s)
-        used = await self._read(report.peer, event)
-        if last is not None and last[0] is not None:
+        await self._read(process, report)
+        if last is not None and last[0] is not None and process.began is not None:
             # Its last request may have been recorded since.  If hooks are handled late, requests of this turn have been
             # counted for it.
-            until = self._began[pid] - self._delays[pid]
-            self._report(report.peer, event, last[0], self._transcripts[pid][1].since(last[0] - last[1], until))
-        if (began := self._began.get(pid)) is not None:
-            self._report(report.peer, event, began, used)
+            until = process.began - process.delay
+            self._report(process, report, last[0], process.transcript.since(last[0] - last[1], until))
+        used: tuple[Usage, ...] = ()
+        if process.began is not None:
+            used = process.transcript.since(process.began - process.delay)
+            self._report(process, report, process.began, used)
         if event.begins_turn and event.session_id in self._stopped:
             return self._note_about(event.session_id)
         if _is_idle(event):
-            return await self._failure(report.peer)
+            return await self._failure(process, report.peer)
         limit, count = self.limit, tokens(used)
         if event.name == "UserPromptSubmit" and not event.begins_turn and limit is not None and count > limit:
             self._stopped.add(event.session_id)
@@ -130,43 +146,39 @@ class Meter:
             )
         return None
 
-    def _report(self, peer: Peer, event: Event, began: int, usages: tuple[Usage, ...]) -> None:
+    def _report(self, process: _Process, report: Report, began: int, usages: tuple[Usage, ...]) -> None:
         """Report the usage of the turn that began at `began`, if it has changed since the last report."""
-        reported = self._reported.get(peer.pid, (began, ()))
+        reported = process.reported or (began, ())
         if (began, usages) != reported and (usages or reported[0] == began):
-            self._reported[peer.pid] = began, usages
-            self._spent(peer.conversation(event.session_id), began, usages)
+            process.reported = began, usages
+            self._spent(report.peer.conversation(report.event.session_id), began, usages)
 
-    async def _read(self, peer: Peer, event: Event) -> tuple[Usage, ...]:
-        """Read the transcript named in `event` of the process `peer`; return the usage of the turn."""
-        pid = peer.pid
-        path, transcript = self._transcripts.get(pid, ("", None))
-        if transcript is None or path != event.transcript_path:
-            transcript = Transcript(event.transcript_path)
-            self._transcripts[pid] = event.transcript_path, transcript
+    async def _read(self, process: _Process, report: Report) -> None:
+        """Read the transcript named in `report`; wait for the requests of the turn where their number matters."""
+        path, place, ends = report.event.transcript_path, report.peer.place, report.event.name == "Stop"
+        if process.transcript.path != path:
+            process.transcript = Transcript(path)
+        transcript = process.transcript
         read = partial(in_thread, transcript.read)
-        if peer.place is not None:
-            read = partial(transcript.read_there, partial(self._read_there, peer.place))
+        if place is not None:
+            read = partial(transcript.read_there, partial(self._remote_files.read_more, place))
         before = transcript.total()
         await read()
-        began, ends = self._began.get(pid), event.name == "Stop"
-        if began is not None and (ends or _is_idle(event) or self.limit is not None):
+        if process.began is not None and (ends or _is_idle(report.event) or self.limit is not None):
             with anyio.move_on_after(_SETTLED_S if ends else _WRITTEN_S):
-                while transcript.requests_since(began - self._delays[pid]) < self._rounds[pid] + ends:
+                while transcript.requests_since(process.began - process.delay) < process.rounds + ends:
                     await anyio.sleep(_POLL_S)
                     await read()
         if transcript.total() != before:
             self._changed()
-        return () if began is None else transcript.since(began - self._delays[pid])
 
-    async def _failure(self, peer: Peer) -> Failure | None:
+    async def _failure(self, process: _Process, peer: Peer) -> Failure | None:
         """Return the failure of the last turn of `peer` if the CLI's own limit of tokens has ended it.
 
         No hook reports that: the CLI then does not send the prompt or the results of its last hook.
         """
-        pid = peer.pid
-        began, (_, transcript) = self._began.get(pid), self._transcripts[pid]
-        sent = began is None or transcript.requests_since(began - self._delays[pid]) > self._rounds[pid]
+        began, transcript = process.began, process.transcript
+        sent = began is None or transcript.requests_since(began - process.delay) > process.rounds
         if sent or peer.place is not None:
             return None
         limit = await in_thread(session_token_limit, peer.directory or "/", self._environ)
@@ -181,12 +193,11 @@ class Meter:
 
     def total(self, pid: int) -> tuple[Usage, ...]:
         """Return the usage of the conversation of process `pid`, by model."""
-        return self._transcripts[pid][1].total() if pid in self._transcripts else ()
+        return self._processes[pid].transcript.total() if pid in self._processes else ()
 
     def ended(self, peer: Peer) -> None:
         """Forget the process of `peer`."""
-        for known in (self._transcripts, self._began, self._reported, self._delays, self._rounds):
-            known.pop(peer.pid, None)
+        self._processes.pop(peer.pid, None)
 
 
 def _is_idle(event: Event) -> bool:

@@ -8,8 +8,9 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import anyio
 
@@ -68,26 +69,35 @@ class _Question:
     answer: ToolAnswer | None = None
 
 
+class Emacs(Protocol):
+    """Emacs as the tools need it."""
+
+    async def call(self, message: ToolCall, timeout: float | None) -> None:
+        """Send a call, whose answer comes separately; wait for its receipt up to `timeout` seconds, None for ever.
+
+        :raises EmacsUnavailableError: when Emacs does not answer
+        """
+        ...
+
+    def notify(self, message: ToolCalled) -> None:
+        """Report a call that is over."""
+        ...
+
+
 class Tools:
     """The tools of one Emacs, for all CLIs.  Call its methods on the event loop."""
 
     def __init__(
         self,
-        call: Callable[[ToolCall], Awaitable[None]],
+        emacs: Emacs,
         access: Callable[[Peer | None], Access | None],
-        report: Callable[[ToolCalled], None],
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`call` sends a call to Emacs, whose answer goes to `handle`, and raises EmacsUnavailableError.
-
-        `access`, called in a thread, returns the access rules of a CLI. `report` gets, while the user watches, each
-        call that is over.
-        """
+        """`access`, called in a thread, returns the access rules of a CLI."""
         self.definitions: tuple[ToolDefinition, ...] = ()
         self._offered = anyio.Event()
-        self._call_emacs = call
+        self._emacs = emacs
         self._access = access
-        self._report = report
         self._answer_s = answer_s
         self._ids = itertools.count(1)
         self._questions: dict[int, _Question] = {}
@@ -110,7 +120,7 @@ class Tools:
         self._watched = on
         if on:
             for call in self._kept:
-                self._report(call)
+                self._emacs.notify(call)
 
     def handle(self, answer: ToolAnswer) -> None:
         """Handle the answer of Emacs; drop it if the call has ended."""
@@ -132,7 +142,7 @@ class Tools:
         done = ToolCalled(client, _request(name, arguments), size, took, called, result.failed, result.text)
         self._kept.append(done)
         if self._watched:
-            self._report(done)
+            self._emacs.notify(done)
         return result
 
     async def _call(self, name: str, arguments: Mapping[str, object], caller: Caller | None) -> str:
@@ -194,7 +204,8 @@ class Tools:
         try:
             with anyio.move_on_after(wait_s):
                 roots = access.names
-                await self._call_emacs(ToolCall(identifier, name, values, roots is None, roots or (), deadline))
+                call = ToolCall(identifier, name, values, roots is None, roots or (), deadline)
+                await self._emacs.call(call, timeout=None)
                 await question.answered.wait()
         except EmacsUnavailableError:
             if question.answer is None:

@@ -28,7 +28,7 @@ class Cli:
 
     def __init__(self, directory: Path) -> None:
         self.told: list[tuple[str, int, Sequence[Usage]]] = []
-        self.meter = Meter(self._take, lambda: None, self._read_there, {"HOME": str(directory)}, settle_s=0)
+        self.meter = Meter(self._take, lambda: None, self, {"HOME": str(directory)}, settle_s=0)
         self.peer = PEER
         self.clock_delay = 0
         self.session = "s"
@@ -38,8 +38,8 @@ class Cli:
     def _take(self, session: str, start: int, usage: Sequence[Usage]) -> None:
         self.told.append((session, start, usage))
 
-    async def _read_there(self, place: str, path: str, offset: int) -> bytes:
-        assert place == FAR.place
+    async def read_more(self, name: str, path: str, offset: int) -> bytes:
+        assert name == FAR.place
         # A piece may end anywhere.
         return Path(path).read_bytes()[offset : offset + 50] if Path(path).is_file() else b""
 

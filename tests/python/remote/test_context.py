@@ -12,6 +12,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from fake_clis import FakeToolEmacs
 from qwen_companion.domain import (
     HIDE,
     SHOW,
@@ -314,7 +315,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
         text = ToolItem(f"No problems in {PLACE}{ROOT}/a.py.")
         tools.handle(ToolAnswer(call.id, (text, *items)))
 
-    tools = Tools(answer, lambda peer: context.access(peer) if peer else None, lambda _call: None)
+    tools = Tools(FakeToolEmacs(answer), lambda peer: context.access(peer) if peer else None)
     tools.offer((ToolDefinition("look", "", (ToolArgument("path", "path", "", required=True),)),))
     caller = caller_at(PLACE, {"pids": [7], "directory": ROOT})
     said = await tools.call("look", {"path": "a.py"}, caller)
@@ -345,7 +346,7 @@ async def test_a_tool_is_asked_with_names_of_emacs_and_answers_with_those_there(
         calls.append(call)
         tools_here.handle(ToolAnswer(call.id, (ToolItem(f"No problems in {here}."), ToolItem("found", here, 1))))
 
-    tools_here = Tools(answer_here, lambda peer: shared.access(peer) if peer else None, lambda _call: None)
+    tools_here = Tools(FakeToolEmacs(answer_here), lambda peer: shared.access(peer) if peer else None)
     tools_here.offer(tools.definitions)
     said = await tools_here.call("look", {"path": "a.py"}, caller)
     assert (calls[-1].arguments, calls[-1].roots) == ({"path": here}, (str(tmp_path),))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_clis import FakeToolEmacs
 from qwen_companion.base.errors import EmacsBusyError, EmacsGoneError
 from qwen_companion.domain import Peer, PlaceNames, ToolItem
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, UserPromptSubmit
@@ -31,7 +32,7 @@ class Site:
         self.asked: list[tuple[str, Mapping[str, object]]] = []
         self.begun: list[str] = []
         self.trusted: bool | None = None
-        self.tools = Tools(self.call, self.access, lambda _: None)
+        self.tools = Tools(FakeToolEmacs(self.call), self.access)
         self.checked: bool | Exception = True
         self.place: str | None = None
         self.diagnostics = Diagnostics(self.tools, self.begin)

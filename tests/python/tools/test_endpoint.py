@@ -16,6 +16,7 @@ import pytest
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from sexpdata import Symbol, dumps
 
+from fake_clis import FakeToolEmacs
 from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.layers import FILE_NAME
 from qwen_companion.emacs.messages import ToolCall
@@ -317,7 +318,7 @@ async def _asked(_call: ToolCall) -> None:
 
 def test_a_cli_that_asks_before_emacs_has_said_which_tools_there_are_gets_them_all() -> None:
     async def ask_and_offer() -> Any:
-        tools = Tools(_asked, lambda _: None, lambda _: None)
+        tools = Tools(FakeToolEmacs(_asked), lambda _: None)
         listed: list[Any] = []
 
         async def ask() -> None:
