@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any, get_args
@@ -20,7 +20,8 @@ from qwen_companion.clis import Clis
 from qwen_companion.conversations.meter import Meter
 from qwen_companion.daemon.front import DaemonFront
 from qwen_companion.daemon.rewinds import Rewinds
-from qwen_companion.discovery.files import Discovery
+from qwen_companion.discovery.files import Discovery, Publication
+from qwen_companion.discovery.publisher import Publisher
 from qwen_companion.domain import (
     HookAnswer,
     KnownProposal,
@@ -51,7 +52,6 @@ from qwen_companion.ide.proposals import FILE, HOOK_PREFIX, Decision, Proposal, 
 from qwen_companion.ide.server import Door, McpServer
 from qwen_companion.ide.sessions import Sessions
 from qwen_companion.ide.tools import DiffTools
-from qwen_companion.publisher import Publisher
 from qwen_companion.remote.laid_files import Callbacks
 from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
@@ -133,6 +133,35 @@ class _Editor:
         return await self._bridge.call(messages.FileVisited(path), VISITED_S) if known is None else known
 
 
+class _Terminals:
+    """Emacs as the publisher sees it: its terminals get the variables by which CLIs find this backend."""
+
+    def __init__(self, bridge: Bridge, port: int, token: str, layers: SettingsLayers) -> None:
+        self._bridge = bridge
+        self._port = port
+        self._token = token
+        self._layers = layers
+
+    def published(self, roots: Sequence[str], done: Publication) -> None:
+        self._bridge.notify(
+            messages.Published(
+                roots=roots,
+                reachable=done.reachable,
+                port=self._port,
+                token=self._token,
+                environment=done.environment,
+                warnings=done.warnings,
+                guarded=self._layers.guards,
+            )
+        )
+
+    def discovery_files(self, files: Sequence[str]) -> None:
+        self._bridge.notify(messages.FileList(files))
+
+    def warn(self, text: str) -> None:
+        self._bridge.notify(messages.Notice(text))
+
+
 class Companion:
     """The backend of one Emacs, from its hello to its end."""
 
@@ -196,7 +225,9 @@ class Companion:
         self._clis.hook_watch, self._clis.meter, self._clis.silent = self._hook_watch, self._meter, self._journal.silent
         self._sessions.listeners = (self._clis, self._diff_tools)
         discovery = Discovery(hello.emacs_pid, port, token, os.environ)
-        self._publisher = Publisher(hello.emacs_pid, port, token, discovery, self._layers, tell)
+        self._publisher = Publisher(
+            hello.emacs_pid, discovery, self._layers, _Terminals(self._bridge, port, token, self._layers)
+        )
         self._requests = RequestQueue(self._bridge, self._spool.directory, self._places.send_prompt)
         self._registry = RegistryFront(
             os.environ, port, self._spool.directory, tell, self._hooks, self._journal, self._sessions.states
@@ -245,7 +276,7 @@ class Companion:
     def _handle(self, message: messages.Incoming) -> None:
         """Handle a call by Emacs; they come in their order."""
         if isinstance(message, messages.Roots):
-            self._publisher.set_roots(message)
+            self._publisher.set_roots(message.roots)
             self._distributor.set_roots(message.roots)
             self._journal.set_roots(message.roots)
         elif isinstance(message, Settings):

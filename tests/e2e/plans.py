@@ -9,7 +9,7 @@ from typing import Final
 from chat import CHAT, send, wait_until_askable
 from editor import lisp_string
 from model_types import QUESTIONS
-from qwen_companion.plan_files import kept_plans
+from qwen_companion.base.plan_files import kept_plans
 from stage import Stage
 
 ANSWERS: Final = "Which database?\nsqlite\n\nWhich colours?\nred, blue\n\nWhich name?\nmy own"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plans import ANSWERS, PLAN, answer_questions, comment, edit, plan, results, start_planning, wait_for_plan
-from qwen_companion.plan_files import kept_plans
+from qwen_companion.base.plan_files import kept_plans
 from sandbox import NOTES
 from stage import Stage
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Imports of the backend point downward only: no circle among modules or packages, and no wire below its layer."""
+"""Imports of the backend point downward only: no circle among modules or packages, and doors at the outside.
+
+A door is a room in which something outside of this process is spoken with: CLIs, their hooks, the daemon, models,
+other places, Emacs.  The other rooms are the core: what they do does not depend on who asks.  Doors know the core and
+not each other, and the core knows no door, but for what `KNOWN_DOORS` has, with the reasons.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +19,23 @@ import pytest
 from support import PYTHON_DIRECTORY
 
 PACKAGE = "qwen_companion"
-KNOW_NO_WIRE = ("discovery", "ide", "journal", "privacy", "texts")
-"""Packages that work on the types of `domain`: neither EPC nor the daemon's protocol is known there."""
+DOORS = frozenset(("daemon", "doors", "emacs", "ide", "remote", "tools"))
+
+KNOWN_DOORS = {
+    ("conversations", "doors"): "the events of hooks say where a conversation is recorded, and when a turn begins",
+    ("daemon", "doors"): "a daemon that is started here gets a settings layer of its own",
+    ("daemon", "emacs"): "the daemon's messages to Emacs are declared as all messages are",
+    ("doors", "ide"): "a proposal is the same, whether a tool of MCP or a hook has brought it",
+    ("emacs", "doors"): "the journal and the list of CLIs are answered here, and listen to hooks",
+    ("journal", "doors"): "the events of hooks are facts of which turns are made",
+    ("remote", "doors"): "the layers and the files of held edits are those of this machine, at another place",
+    ("remote", "emacs"): "Emacs asks for places by its own messages",
+    ("remote", "ide"): "the context of a CLI at a place is computed as that of one here",
+    ("tools", "doors"): "problems are reported to the model with the answers to hooks",
+    ("tools", "emacs"): "a call of the model becomes a message to Emacs",
+    ("tools", "ide"): "the HTTP server and the processes of CLIs are those of the IDE protocol",
+}
+"""Doors that a room knows, each with the reason."""
 
 MAY_START_PROGRAMS = {f"{PACKAGE}.base.programs", f"{PACKAGE}.daemon.supervisor"}
 """Modules that start programs: for the others, and a script of the standard library alone."""
@@ -73,10 +93,16 @@ def test_neither_modules_nor_packages_import_each_other_in_a_circle(backend_grap
         TopologicalSorter(imports).prepare()
 
 
-def test_what_works_on_domain_types_knows_no_wire(backend_graph: dict[str, set[str]]) -> None:
+def test_doors_know_not_each_other_and_the_core_no_door(backend_graph: dict[str, set[str]]) -> None:
+    rooms = {path.name for path in (PYTHON_DIRECTORY / PACKAGE).iterdir() if (path / "__init__.py").exists()}
     packages = packages_of(backend_graph)
-    for name in KNOW_NO_WIRE:
-        assert not packages[f"{PACKAGE}.{name}"] & {f"{PACKAGE}.emacs", f"{PACKAGE}.daemon"}, name
+    known = {
+        (room, door)
+        for room in rooms
+        for door in DOORS - {room}
+        if f"{PACKAGE}.{door}" in packages[f"{PACKAGE}.{room}"]
+    }
+    assert known == KNOWN_DOORS.keys()
 
 
 def starts_of(source: str) -> list[str]:

@@ -154,7 +154,8 @@ def test_the_library_is_there_before_the_first_cli(home: Home) -> None:
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_the_files_follow_the_processes_above_emacs(home: Home, seconds: float) -> None:
     """A terminal was closed under an Emacs: a CLI in it takes another process for its editor now."""
-    settings = f"import qwen_companion.publisher as c; c.ANCESTORS_S = {seconds}; c.WATCHED_ANCESTORS_S = 3600"
+    settings = "from qwen_companion.discovery import publisher as c"
+    settings += f"; c.ANCESTORS_S = {seconds}; c.WATCHED_ANCESTORS_S = 3600"
     script = "sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
@@ -175,7 +176,7 @@ def test_the_files_follow_the_processes_above_emacs(home: Home, seconds: float) 
 # The first to ask for the names, before there are files, goes on only when the second has been given them.
 TWO_LOOKS = """
 import sys, threading
-import qwen_companion.publisher as c
+import qwen_companion.discovery.publisher as c
 from qwen_companion.discovery.files import Discovery
 c.ANCESTORS_S = 0.01
 c.WATCHED_ANCESTORS_S = 3600
@@ -247,9 +248,10 @@ HANGS = {
 }
 
 PLACES = {
-    "in a thread": "from qwen_companion.publisher import Publisher\nfrom anyio import to_thread\n"
+    "in a thread": "from qwen_companion.discovery.publisher import Publisher\nfrom anyio import to_thread\n"
     "async def remove(self): await to_thread.run_sync(hang)\nPublisher.remove = remove",
-    "in the event loop": "from qwen_companion.publisher import Publisher\nPublisher.run = lambda self: hang()",
+    "in the event loop": "from qwen_companion.discovery.publisher import Publisher\n"
+    "Publisher.run = lambda self: hang()",
     "before it serves": "import qwen_companion.emacs.messages as messages\nparse = messages.Hello.parse\n"
     "messages.Hello.parse = lambda line: (parse(line), hang())[0]",
 }

@@ -15,6 +15,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from qwen_companion.base.local_ids import local_id
+from qwen_companion.base.plan_files import plan_path
 from qwen_companion.base.tasks import Task, Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.daemon import models
@@ -62,7 +63,6 @@ from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import NEWS_UNITS, ChatWork
 from qwen_companion.emacs.messages import Notification
-from qwen_companion.plan_files import plan_path
 
 _log = logging.getLogger(__name__)
 

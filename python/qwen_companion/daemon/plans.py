@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from qwen_companion.base.plan_files import now, save_plan, words_for_model
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.daemon.errors import SettingsError
 from qwen_companion.daemon.messages import Answer, OfferedPlan, Permission
 from qwen_companion.daemon.models import MID_TURN_CHARACTERS
 from qwen_companion.daemon.permissions import CLOSED, ME
-from qwen_companion.plan_files import now, save_plan, words_for_model
 
 Output = TypeVar("Output")
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from qwen_companion.base.errors import EmacsUnavailableError, PromptError
 from qwen_companion.base.file_names import FileNameError, file_name
+from qwen_companion.base.plan_files import now, plan_path, save_plan, words_for_model
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import AskedQuestion, Peer, QuestionChoice
 from qwen_companion.doors import events
@@ -30,7 +31,6 @@ from qwen_companion.doors.held import POLL_S, Asker, Held, HeldCalls, Limits, Re
 from qwen_companion.doors.terminal_files import TerminalFiles
 from qwen_companion.ide.proposals import HOOK_PREFIX, PLAN, QUESTION, Proposal, text_digest
 from qwen_companion.ide.tools import Editor
-from qwen_companion.plan_files import now, plan_path, save_plan, words_for_model
 
 _MODE_KEYS = {None: "1", "auto-edit": "2"}
 """The keys that approve a plan, by the mode that follows; None is the previous mode.

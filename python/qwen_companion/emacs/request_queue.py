@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from qwen_companion.base.errors import EmacsRefusedError, EmacsUnavailableError, PromptError
+from qwen_companion.base.plan_files import kept_plans
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.conversations.recorded_sessions import recorded_sessions
@@ -17,7 +18,6 @@ from qwen_companion.doors.terminal_files import append_prompt
 from qwen_companion.emacs import messages
 from qwen_companion.emacs.bridge import Bridge
 from qwen_companion.emacs.text_requests import answer
-from qwen_companion.plan_files import kept_plans
 
 
 class RequestQueue:

@@ -23,8 +23,8 @@ from plans import (
     start_planning,
     wait_for_plan,
 )
+from qwen_companion.base.plan_files import kept_plans
 from qwen_companion.doors.held import HOLD_S
-from qwen_companion.plan_files import kept_plans
 from stage import Stage
 from terminal import PATIENCE
 

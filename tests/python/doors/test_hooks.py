@@ -138,7 +138,7 @@ def test_a_layer_that_is_not_as_it_should_be_is_written_again(home: Home, layer:
     """As where a cleaner of temporary files took it, the disk was full, or the administrator has changed theirs."""
     theirs = home.home / "theirs.json"
     environ = {VARIABLE: str(theirs)}
-    begin = f"import os; os.environ.update({environ}); import qwen_companion.publisher as c; c.RENEW_S = 0.01"
+    begin = f"import os; os.environ.update({environ}); import qwen_companion.discovery.publisher as c; c.RENEW_S = 0.01"
     with Backend(home, settings=begin) as backend:
         variable = [VARIABLE, str(layer)]
         assert variable in backend.greet(settings(layer=True))["environment"]

@@ -19,6 +19,7 @@ import pytest
 from fake_clis import FakePlaces
 from model_types import QUESTIONS
 from qwen_companion.base.errors import EmacsBusyError
+from qwen_companion.base.plan_files import kept_plans, plan_path, save_plan
 from qwen_companion.domain import Peer
 from qwen_companion.doors.events import (
     Answer,
@@ -33,7 +34,6 @@ from qwen_companion.doors.held import Asker, Limits
 from qwen_companion.doors.questions import Questions
 from qwen_companion.doors.terminal_files import AskedCall, TerminalFiles, terminal_files
 from qwen_companion.ide.proposals import Decision
-from qwen_companion.plan_files import kept_plans, plan_path, save_plan
 from support import TIMEOUT_S, FakeEditor, soon, until
 
 pytestmark = pytest.mark.anyio

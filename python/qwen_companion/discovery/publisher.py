@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import anyio
 
@@ -12,8 +14,6 @@ from qwen_companion.base.processes import ended, start_of
 from qwen_companion.base.threads import in_thread
 from qwen_companion.discovery.editor_pids import ancestors
 from qwen_companion.discovery.files import Discovery, Publication
-from qwen_companion.doors.layers import Installed, SettingsLayers
-from qwen_companion.emacs.messages import FileList, Notice, Notification, Published, Roots
 
 RENEW_S = 300.0
 """Seconds between checks of the discovery files and the settings layer."""
@@ -25,26 +25,62 @@ WATCHED_ANCESTORS_S = 60.0
 """Longest time between two checks, in seconds: the system does not report that one of them executes a program."""
 
 
+class Installed(Protocol):
+    """The result of installing a layer."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment for terminals."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return warnings for the user."""
+        ...
+
+
+class Layers(Protocol):
+    """The settings layers that CLIs read; the methods block on disk I/O."""
+
+    def install(self) -> Installed:
+        """Write the layer of terminals."""
+        ...
+
+    def is_current(self) -> bool:
+        """Return whether the layer need not be written again."""
+        ...
+
+    def remove(self) -> None:
+        """Remove all layers."""
+        ...
+
+
+class Audience(Protocol):
+    """Emacs as the publisher sees it."""
+
+    def published(self, roots: Sequence[str], done: Publication) -> None:
+        """Report that the files for `roots` are on disk."""
+        ...
+
+    def discovery_files(self, files: Sequence[str]) -> None:
+        """Report the names of all present discovery files."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Show the user the message `text`."""
+        ...
+
+
 class Publisher:
     """Writes the files by which CLIs find this backend, and sends Emacs their list."""
 
-    def __init__(
-        self,
-        emacs_pid: int,
-        port: int,
-        token: str,
-        discovery: Discovery,
-        layers: SettingsLayers,
-        tell: Callable[[Notification], None],
-    ) -> None:
-        """`port` and `token` are those of the MCP server; `tell` sends a message to Emacs."""
+    def __init__(self, emacs_pid: int, discovery: Discovery, layers: Layers, audience: Audience) -> None:
+        """Keep `discovery` and `layers` current; the processes above Emacs count."""
         self._emacs_pid = emacs_pid
-        self._port = port
-        self._token = token
         self._discovery = discovery
         self._layers = layers
-        self._tell = tell
-        self._roots: Roots | None = None
+        self._audience = audience
+        self._roots: Sequence[str] | None = None
         self._changed = anyio.Event()
         self._files: tuple[str, ...] = ()
         self._files_lock = anyio.Lock()
@@ -52,7 +88,7 @@ class Publisher:
         # The first check always follows: a process may have ended since the files were written.
         self._ancestors: tuple[int, ...] | None = None
 
-    def set_roots(self, roots: Roots) -> None:
+    def set_roots(self, roots: Sequence[str]) -> None:
         """Publish for `roots` soon."""
         self._roots = roots
         self._changed.set()
@@ -84,23 +120,14 @@ class Publisher:
             if roots is None:
                 continue
             async with self._files_lock:
-                done, layer, files = await in_thread(self._write, roots)
+                done, files = await in_thread(self._write, roots)
                 self._send_files(files)
-            self._tell(
-                Published(
-                    roots=roots.roots,
-                    reachable=done.reachable,
-                    port=self._port,
-                    token=self._token,
-                    environment={**done.environment, **layer.environment},
-                    warnings=(*done.warnings, *layer.warnings),
-                    guarded=self._layers.guards,
-                )
-            )
+            self._audience.published(roots, done)
 
-    def _write(self, roots: Roots) -> tuple[Publication, Installed, tuple[str, ...]]:
-        done = self._discovery.publish(roots.roots)
-        return done, self._layers.install(), self._discovery.paths()
+    def _write(self, roots: Sequence[str]) -> tuple[Publication, tuple[str, ...]]:
+        done, layer = self._discovery.publish(roots), self._layers.install()
+        environment, warnings = {**done.environment, **layer.environment}, (*done.warnings, *layer.warnings)
+        return replace(done, environment=environment, warnings=warnings), self._discovery.paths()
 
     async def _renew_layer(self) -> None:
         while True:
@@ -115,7 +142,7 @@ class Publisher:
                 warnings = await in_thread(task)
                 self._send_files(await in_thread(self._discovery.paths))
             for warning in warnings:
-                self._tell(Notice(warning))
+                self._audience.warn(warning)
 
     async def _wait_for_ancestors(self) -> None:
         """Return when a process above Emacs has ended, or when a check is due."""
@@ -140,4 +167,4 @@ class Publisher:
     def _send_files(self, files: tuple[str, ...]) -> None:
         if files != self._files:
             self._files = files
-            self._tell(FileList(files))
+            self._audience.discovery_files(files)
