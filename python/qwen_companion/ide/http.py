@@ -184,10 +184,6 @@ class Client(asyncio.Protocol):
         if self.transport.is_closing():
             listener()
 
-    def admit(self) -> None:
-        """Record that this connection has shown the token."""
-        self._server.admit(self)
-
     def close_when_answered(self) -> None:
         """Close the connection once the current request, if any, is answered."""
         if self._exchange is None or self._exchange.answered:

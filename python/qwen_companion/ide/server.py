@@ -130,7 +130,7 @@ class McpServer:
     # --- HTTP ---
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client_of(scope).admit()
+        self._server.admit(client_of(scope))
         door = self._doors.get(scope["path"])
         if door is not None:
             await door.app(scope, receive, send)
