@@ -332,7 +332,9 @@ class HookReviews(HeldCalls[_Held]):
             content = held.content
             if content is not None and not held.is_answered:
                 self._settle(held)
-            self._end(held, "it was accepted in the terminal")
+            # A CLI that a frozen Emacs held up for a minute asks nobody.
+            asked = held.dialog.is_set()
+            self._end(held, f"it was {'accepted in the terminal' if asked else 'written, and not accepted in Emacs'}")
             if content is not None and not held.is_edited and event.new_content is not None:
                 self._editor.written(held.proposal, exactly=event.new_content == _unix(content.removeprefix("\ufeff")))
             elif content is not None and held.is_edited:

@@ -578,10 +578,17 @@ async def test_no_review_of_a_call_that_is_over_can_be_accepted(
     assert site.file.read_text() == TEXT
 
 
-async def test_what_was_answered_in_the_terminal_is_withdrawn(hasty: Site) -> None:
+@pytest.mark.parametrize(
+    ("asks", "said"),
+    [(True, "it was accepted in the terminal"), (False, "it was written, and not accepted in Emacs")],
+)
+async def test_what_was_written_after_the_hook_is_withdrawn(hasty: Site, asks: bool, said: str) -> None:
+    """A CLI that a frozen Emacs held up for a minute runs the tool without asking anybody."""
     await hasty.answer()
+    if asks:
+        hasty.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
     await hasty.reviews.ran(PEER, hasty.run())
-    assert hasty.editor.log[-1] == ("abandon", "it was accepted in the terminal")
+    assert hasty.editor.log[-1] == ("abandon", said)
 
 
 async def test_a_cli_that_is_gone_ends_the_review(site: Site) -> None:
