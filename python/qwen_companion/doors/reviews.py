@@ -303,9 +303,10 @@ class HookReviews(HeldCalls[_Held]):
             for held in self._of_call(pid, event.tool_call_id):
                 self._end(held, "the CLI could not make the change")
 
-    def _note_dialog(self, pid: int, event: events.Event) -> None:
+    def _note_dialog(self, pid: int, event: events.AttentionRequest) -> None:
         for held in self._of(pid, event):
-            if held.is_asked and not held.dialog.is_set():
+            is_same = held.event.tool_name in event.message
+            if held.is_asked and is_same and not held.dialog.is_set():
                 held.dialog.set()
                 if not held.is_answerable:
                     self._editor.released(held.proposal, "its terminal asks now", answerable=False)

@@ -147,6 +147,11 @@ def idle(time: str = "2026-01-01T00:00:02Z") -> events.AttentionRequest:
     return events.AttentionRequest(notification_type="idle_prompt", timestamp=time)
 
 
+def terminal_asks(tool: str = "edit") -> events.AttentionRequest:
+    message = f"Qwen Code needs your permission to use {tool}"
+    return events.AttentionRequest(notification_type="permission_prompt", message=message)
+
+
 # --- The CLI goes on as without us ---
 
 
@@ -470,7 +475,11 @@ async def test_a_terminal_at_another_place_is_answered_by_keys(tasks: anyio.abc.
         await site.answer(asker=asker)
         proposal = await soon(site.editor.shown.get())
         site.reviews.decide(proposal.id, decision)
-        site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
+        # A command that a subagent runs meanwhile is the user's to allow.
+        site.reviews.note(PEER, terminal_asks("run_shell_command"))
+        await anyio.wait_all_tasks_blocked()
+        assert "key" not in [kind for kind, _ in site.editor.log[-2:]]
+        site.reviews.note(PEER, terminal_asks())
         with anyio.fail_after(30):
             while site.editor.log[-1] != ("settled", proposal.id):
                 await anyio.sleep(0.01)
@@ -485,7 +494,7 @@ async def test_a_reason_that_was_typed_is_not_sent_again(tasks: anyio.abc.TaskGr
     await site.answer(asker=replace(ASKER, peer=replace(PEER, terminal=1)))
     proposal = await soon(site.editor.shown.get())
     site.reviews.decide(proposal.id, Decision(None, "not here"))
-    site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
+    site.reviews.note(PEER, terminal_asks())
     await until(lambda: site.editor.log[-1] == ("settled", proposal.id))
     assert ("prompt", f"{REJECTED} not here") in site.editor.log
     site.reviews.note(PEER, idle())
@@ -497,7 +506,7 @@ async def test_an_unknown_terminal_is_the_only_one_to_answer(tasks: anyio.abc.Ta
     site = Site(tasks, tmp_path, terminal=False, hold_s=0.01)
     await site.answer()
     assert site.editor.log[-1][0] == "open"
-    site.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
+    site.reviews.note(PEER, terminal_asks())
     assert site.editor.log[-1] == ("shown", "its terminal asks now")
 
 
@@ -586,7 +595,7 @@ async def test_what_was_written_after_the_hook_is_withdrawn(hasty: Site, asks: b
     """A CLI that a frozen Emacs held up for a minute runs the tool without asking anybody."""
     await hasty.answer()
     if asks:
-        hasty.reviews.note(PEER, events.AttentionRequest(notification_type="permission_prompt"))
+        hasty.reviews.note(PEER, terminal_asks())
     await hasty.reviews.ran(PEER, hasty.run())
     assert hasty.editor.log[-1] == ("abandon", said)
 
