@@ -75,8 +75,9 @@ def make_layers(ours: Path, directory: Path, bare_port: int) -> dict[str, Path]:
     settings = json.loads(ours.read_text())
     layers = {WITHOUT: directory / "without.json", BARE: directory / "bare.json", OURS: ours}
     layers[WITHOUT].write_text(json.dumps({**settings, "hooks": {}}))
-    for (entry,) in settings["hooks"].values():
-        entry["hooks"][0]["url"] = f"http://127.0.0.1:{bare_port}/hook"
+    for entries in settings["hooks"].values():
+        for entry in entries:
+            entry["hooks"] = [{"type": "http", "url": f"http://127.0.0.1:{bare_port}/hook"}]
     layers[BARE].write_text(json.dumps(settings))
     return layers
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 from qwen_companion.domain import ChangedFile
+from qwen_companion.files.versions import LINK, Loaded
 from qwen_companion.journal.answers import RecordError, Scope, Summary
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.store import DISK, TurnRow
-from qwen_companion.journal.versions import LINK, Loaded
 
 SHELL = "run_shell_command"
 

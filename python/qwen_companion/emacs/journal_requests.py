@@ -13,6 +13,7 @@ from qwen_companion.base.file_names import file_name
 from qwen_companion.base.tasks import log_failure
 from qwen_companion.base.threads import in_thread
 from qwen_companion.emacs import messages
+from qwen_companion.files.versions import LINK, Loaded, has_no_attributes, inode_at
 from qwen_companion.journal.answers import RecordError, Scope, changed_file
 from qwen_companion.journal.changes import MissingTextError, Net
 from qwen_companion.journal.commit_notes import CommitNotes
@@ -21,7 +22,6 @@ from qwen_companion.journal.names import Names
 from qwen_companion.journal.record import Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
-from qwen_companion.journal.versions import LINK, Loaded, has_no_attributes, inode_at
 from qwen_companion.journal.worktree_list import WorktreeList
 
 _BYTES = 8 * 1024 * 1024

@@ -10,6 +10,7 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.local_ids import local_id
 from qwen_companion.base.plan_files import kept_plans
 from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
+from qwen_companion.files.versions import inode_at
 from qwen_companion.journal.baselines import FAILURES, reason_of
 from qwen_companion.journal.changes import Net, renamed, sizes, with_renames
 from qwen_companion.journal.names import Names
@@ -18,7 +19,6 @@ from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
-from qwen_companion.journal.versions import inode_at
 
 _GONE = "its text is not kept any more"
 

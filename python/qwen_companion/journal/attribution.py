@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Sequence
 import anyio
 
 from qwen_companion.domain import KnownSession, Peer
+from qwen_companion.files.versions import Loaded, TooLargeError
 from qwen_companion.journal.agents import Agents
 from qwen_companion.journal.authors import Changed, Scan, authors_of
 from qwen_companion.journal.record import NOBODY, Cause
 from qwen_companion.journal.root import Root, Worker
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.sites import ThisMachine
-from qwen_companion.journal.versions import Loaded, TooLargeError
 
 
 class Attribution:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from qwen_companion.files.stamps import TICK_S
 from qwen_companion.journal.activity import Probe
-from qwen_companion.journal.last_look import TICK_S
 from qwen_companion.journal.root import Worker
 from qwen_companion.journal.store import CHAT
 from qwen_companion.journal.witness import DiskEvent

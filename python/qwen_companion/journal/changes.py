@@ -7,8 +7,8 @@ import codecs
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from qwen_companion.files.versions import LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.journal.store import Write
-from qwen_companion.journal.versions import LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.texts.hunks import Budget, compare, split_lines
 from qwen_companion.texts.merge import Labels, merge
 

@@ -16,6 +16,7 @@ import anyio
 
 from qwen_companion.base.local_ids import local_id
 from qwen_companion.domain import CliRewind
+from qwen_companion.files.versions import Loaded, TooLargeError, Version
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.changes import MissingTextError
 from qwen_companion.journal.nets import Nets
@@ -24,7 +25,6 @@ from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.store import REWIND, UNDO, Store, TurnRow
 from qwen_companion.journal.telling import Telling
 from qwen_companion.journal.undos import Undos
-from qwen_companion.journal.versions import Loaded, TooLargeError, Version
 
 _RECENT_MS = 60_000
 """Age of a CLI's rewind up to which its effects on files are searched."""

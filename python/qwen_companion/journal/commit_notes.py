@@ -20,8 +20,8 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.git import Git, items, place
 from qwen_companion.base.json_objects import as_object, read_object
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin
+from qwen_companion.files.repository import find_repository
 from qwen_companion.journal.origins import BEFORE, turn_behind
-from qwen_companion.journal.repository import find_repository
 from qwen_companion.journal.store import MAX_AGE_MS
 from qwen_companion.privacy.verdicts import printable
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from sqlite3 import Connection
 
+from qwen_companion.files.versions import MAX_FILE_BYTES, Loaded, Version, algorithm_of, digest_of
 from qwen_companion.journal.database import DamagedStoreError, Database
-from qwen_companion.journal.versions import MAX_FILE_BYTES, Loaded, Version, algorithm_of, digest_of
 
 _PACK_FROM = 4096
 """Bytes from which a text is compressed, and not bundled with others."""
@@ -106,10 +106,27 @@ class Contents:
         rows = self._database.rows("select path from current where digest is not null")
         return [bytes(path) for (path,) in rows]
 
+    def load_scan(self) -> tuple[str, int] | None:
+        """Return the facts about the last scan and its time, None if there was none."""
+        return self._database.row("select facts, time from scan")
+
+    def load_rows(self) -> dict[bytes, bytes]:
+        """Return the table of files at the last scan."""
+        return dict(self._database.rows("select path, row from files"))
+
+    def save_scan(self, facts: str, time: int, rows: Mapping[bytes, bytes | None]) -> None:
+        """Store the `facts` about a scan at `time`, and the `rows` of the table that it has changed; None deletes."""
+        with self._database.transaction() as db:
+            db.execute("insert or replace into scan values(1, ?, ?)", (facts, time))
+            db.executemany("delete from files where path = ?", ((path,) for path, row in rows.items() if row is None))
+            kept = ((path, row) for path, row in rows.items() if row is not None)
+            db.executemany("insert or replace into files values(?, ?)", kept)
+
     def restart(self) -> None:
         """Delete the recorded versions on the disk; a new baseline records them again."""
         with self._database.transaction() as db:
-            db.execute("delete from current")
+            for table in ("current", "files", "scan"):
+                db.execute(f"delete from {table}")  # noqa: S608 - these names
             # An unfinished baseline may be repeated many times.
             db.execute("delete from bundles where not exists (select 1 from writes)")
 

@@ -15,13 +15,15 @@ from typing import Any
 
 from qwen_companion.base.errors import CompanionError
 
-FORMAT = 2
+FORMAT = 3
 
 _TABLES = """
 create table if not exists blobs(digest text primary key, packed integer not null, data blob not null) without rowid;
 create table if not exists bundles(
   batch integer, first blob, digests blob, ends blob, data blob, primary key(batch, first)) without rowid;
 create table if not exists current(path blob primary key, digest text, mode integer) without rowid;
+create table if not exists files(path blob primary key, row blob not null) without rowid;
+create table if not exists scan(one integer primary key, facts text not null, time integer not null);
 create table if not exists turns(
   id integer primary key autoincrement, session text, client text, source text, prompt text, start integer, end integer,
   undone integer, notes text not null default '[]', pid integer, started text);
@@ -49,10 +51,10 @@ create table if not exists linked(write integer primary key);
 _FORMER = "create table undone(turn integer, session text, path blob, primary key(turn, path));"
 """A table of earlier versions."""
 
-_TYPED = ("turns", "writes", "current", "seen", "usage", "views", "prompts", "rewound")
+_TYPED = ("turns", "writes", "current", "files", "scan", "seen", "usage", "views", "prompts", "rewound")
 """Tables whose columns are checked for the types of their values, since SQLite accepts any."""
 
-_REQUIRED = ("session", "client", "source", "prompt", "start", "notes", "path", "text", "model")
+_REQUIRED = ("session", "client", "source", "prompt", "start", "notes", "path", "text", "model", "row", "facts")
 """Columns of these tables that are never null."""
 
 QUERY_S = 5.0

@@ -25,6 +25,7 @@ from anyio.abc import TaskStatus
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import ChatWork, KnownSession, Peer, TurnChange, Usage, WaitingProposal
 from qwen_companion.doors.listeners import Fitting
+from qwen_companion.files.versions import TooLargeError
 from qwen_companion.journal.agents import Agents, MissedReview, clis_of
 from qwen_companion.journal.answers import RecordError, Summary
 from qwen_companion.journal.attribution import Attribution
@@ -38,7 +39,6 @@ from qwen_companion.journal.sites import Site
 from qwen_companion.journal.store import CHAT, HOOKS
 from qwen_companion.journal.telling import Telling
 from qwen_companion.journal.turns import Turns
-from qwen_companion.journal.versions import TooLargeError
 from qwen_companion.journal.worktrees import home_of
 
 GATHER_S = 0.2

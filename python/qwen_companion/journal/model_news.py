@@ -13,12 +13,12 @@ import anyio
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer
 from qwen_companion.doors.listeners import Fitting
+from qwen_companion.files.versions import Loaded
 from qwen_companion.journal.baselines import FAILURES
 from qwen_companion.journal.root import Root, now_ms
 from qwen_companion.journal.roots import Roots
 from qwen_companion.journal.subscriptions import PROMPT_HOLD_S
 from qwen_companion.journal.unseen import UnseenChange, news
-from qwen_companion.journal.versions import Loaded
 
 Excluded = Callable[["Peer | None", Sequence[str]], Collection[str]]
 """Returns which of the given files must not be reported to the CLI of a process; called in a thread."""

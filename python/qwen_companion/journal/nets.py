@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from qwen_companion.files.versions import Loaded, TooLargeError, Version, git_mode
 from qwen_companion.journal.changes import MissingTextError, Net, moved, net_of
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import Store, Write
-from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode
 
 _AT_ONCE = 50
 """Files whose texts are requested from git at once: starting it takes 3 ms, and all texts are in memory."""

@@ -19,12 +19,12 @@ from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from types import MappingProxyType
 
+from qwen_companion.files.versions import LINK, TooLargeError, Version
 from qwen_companion.journal.changes import ALIKE, MAX_COMPARED, STEPS, is_binary, lines_of
 from qwen_companion.journal.contents import read_version
 from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import SELECT_WRITE, Store, Write, write_of
 from qwen_companion.journal.undos import Undos
-from qwen_companion.journal.versions import LINK, TooLargeError, Version
 from qwen_companion.texts.hunks import Budget, Hunk, compare
 
 BEFORE, USER = 0, -1

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qwen_companion.base.processes import has_ended
+from qwen_companion.files.versions import Loaded, TooLargeError
 from qwen_companion.journal.answers import Answers, RecordError
-from qwen_companion.journal.baselines import reason_of
+from qwen_companion.journal.baselines import Change, Found, reason_of
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.histories import Histories
-from qwen_companion.journal.looks import Change, Found
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.record_directory import NoRecordError, RecordDirectory
@@ -25,7 +25,6 @@ from qwen_companion.journal.store import DISK, MERGE, UNDO, UNREVIEWED, Store, T
 from qwen_companion.journal.subscriptions import SHELL_TOOL
 from qwen_companion.journal.undos import Undos
 from qwen_companion.journal.unseen import Unseen
-from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.privacy.rules import edited_file
 
 ONE_GO_MS = 5 * 60 * 1000

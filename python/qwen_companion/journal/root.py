@@ -18,6 +18,7 @@ import anyio
 from qwen_companion.base.local_ids import local_id
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import KnownSession, Peer, Usage
+from qwen_companion.files.versions import Loaded, TooLargeError
 from qwen_companion.journal.activity import Activity, Probe
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.baselines import FAILURES
@@ -26,7 +27,6 @@ from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.sites import Watch
 from qwen_companion.journal.store import CHAT, DISK, HOOKS, TurnRow
 from qwen_companion.journal.subscriptions import SHELL_TOOL
-from qwen_companion.journal.versions import Loaded, TooLargeError
 from qwen_companion.journal.witness import Witness
 
 P = ParamSpec("P")

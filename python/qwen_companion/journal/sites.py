@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from qwen_companion.domain import Peer
+from qwen_companion.files.rules import RecordRules
+from qwen_companion.files.versions import Loaded, Version, changed_at
 from qwen_companion.journal.activity import Work, last_input, written_by
-from qwen_companion.journal.baselines import Baseline, Keep
-from qwen_companion.journal.looks import Change, Found, Skip
-from qwen_companion.journal.rules import RecordRules
+from qwen_companion.journal.baselines import Baseline, Change, Found, Keep, Skip
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import Coverage, TreeWatch
-from qwen_companion.journal.versions import Loaded, Version, changed_at
 
 Changed = Callable[[Collection[bytes] | None], None]
 """Handles the files that have changed, or None if some are unknown."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.git import Git, items, place
+from qwen_companion.files.repository import Repository, find_repository
+from qwen_companion.files.versions import FILE, LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.journal.changes import Net, is_binary, merged_bytes
-from qwen_companion.journal.repository import Repository, find_repository
-from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of, git_mode
 from qwen_companion.privacy.verdicts import printable
 
 _OPTIONS = (

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from qwen_companion.domain import Usage
+from qwen_companion.files.versions import Version
 from qwen_companion.journal.contents import Contents, columns_of, read_version
 from qwen_companion.journal.database import Database
-from qwen_companion.journal.versions import Version
 
 MAX_BYTES = 512 * 1024 * 1024
 """Size of the texts that only turns need from which the user is warned: they may be the only copies left."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from qwen_companion.files.versions import LINK, Loaded, TooLargeError
 from qwen_companion.journal.changes import is_binary
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.sites import Files, Site
 from qwen_companion.journal.store import Store
-from qwen_companion.journal.versions import LINK, Loaded, TooLargeError
 from qwen_companion.journal.views import MAX_TEXT_BYTES, NO_FILE, UNKNOWN, View, Views, digest_in
 from qwen_companion.privacy.verdicts import printable
 from qwen_companion.texts.unified import unified

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qwen_companion.files.versions import Loaded
 from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.database import Database
 from qwen_companion.journal.store import DISK, HOOKS, MAX_AGE_MS, MERGE, REWIND, UNDO
-from qwen_companion.journal.versions import Loaded
 
 NO_FILE, UNKNOWN = "", "?"
 """The digests for a missing file, and for unknown contents."""

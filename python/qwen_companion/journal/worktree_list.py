@@ -8,22 +8,24 @@ changes count too.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from qwen_companion.base.git import EXACT, Git, GitError, items
 from qwen_companion.domain import Worktree
+from qwen_companion.files.repository import Objects, Repository, find_repository
+from qwen_companion.files.rules import own_directory
+from qwen_companion.files.versions import EXECUTABLE, FILE, LINK, Loaded, TooLargeError, Version, git_mode, load
 from qwen_companion.journal.changes import Net, is_binary, merged, with_renames
-from qwen_companion.journal.index import raw_entries
 from qwen_companion.journal.nets import from_commit
-from qwen_companion.journal.repository import Objects, Repository, find_repository
-from qwen_companion.journal.rules import own_directory
-from qwen_companion.journal.versions import Loaded, TooLargeError, Version, git_mode, load
 from qwen_companion.journal.worktrees import WorktreeError, main_tree
 
 _MOST = 200
 """Most worktrees that are listed, and most files that are merged in memory for each."""
+
+_GITLINK = "160000"
+_MODES = {"100644": FILE, "100755": EXECUTABLE, "120000": LINK}
 
 _MOST_NAMED = 200
 """Most files that are named to git; with more it examines all."""
@@ -132,7 +134,7 @@ class WorktreeList:
         With the tree `main`, return the changes of its files by a merge, see `since_begun`.
         """
         digests = [version.digest for version in versions.values() if version is not None]
-        blobs = Objects(self._git, self._repository.common, path, (), self._repository).blobs(digests)
+        blobs = Objects(self._git, self._repository.common, self._repository).blobs(digests)
         nets: list[Net] = []
         for name, version in sorted(versions.items()):
             place = os.path.join(os.fsencode(path), name)
@@ -172,7 +174,7 @@ class WorktreeList:
         """
         command = ("diff-index", "--raw", "-z", "--abbrev=64", "--no-renames", "--ignore-submodules=all", base)
         new = items(self._ask(top, "ls-files", "-z", "--others", "--exclude-standard", "--", *names))
-        versions = {name: version for name, version, _ in raw_entries(self._ask(top, *command, "--", *names))}
+        versions = {name: version for name, version, _ in _raw_entries(self._ask(top, *command, "--", *names))}
         found = {**{name: None for name in new if not name.endswith(b"/")}, **versions}
         known: dict[str, str | None] = {}
         paths = {name: os.path.join(top, os.fsdecode(name)) for name in found}
@@ -216,6 +218,16 @@ class WorktreeList:
         command = ("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--")
         output = self._ask(top, *command, *_few(names))
         return {entry[3:] for entry in items(output)}
+
+
+def _raw_entries(output: bytes) -> Iterator[tuple[bytes, Version | None, bool]]:
+    """Yield the path of each entry of a raw difference, its left side, and whether the right side exists."""
+    fields = items(output)
+    for head, path in zip(fields[::2], fields[1::2], strict=True):
+        old_mode, _, digest, _, status = os.fsdecode(head).lstrip(":").split(" ")
+        if old_mode != _GITLINK:
+            mode = _MODES.get(old_mode)
+            yield path, None if mode is None else Version(digest, mode), status != "D"
 
 
 def _few(names: Collection[bytes]) -> Sequence[bytes]:

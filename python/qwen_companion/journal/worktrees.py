@@ -16,8 +16,8 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.git import Git, GitError, place
 from qwen_companion.base.state import key_of
+from qwen_companion.files.repository import find_repository
 from qwen_companion.journal.places import is_recorded, state_directory
-from qwen_companion.journal.repository import find_repository
 from qwen_companion.privacy.disk import read_start
 
 

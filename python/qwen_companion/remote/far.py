@@ -22,17 +22,26 @@ from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.state import write_private
 from qwen_companion.base.threads import on_event_loop
 from qwen_companion.domain import Peer, PlacedFile
+from qwen_companion.files.rules import RecordRules
+from qwen_companion.files.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, digest_of
 from qwen_companion.journal.activity import Work
-from qwen_companion.journal.baselines import Keep, UnknownBeforeError
-from qwen_companion.journal.first_look import BATCH_BYTES, MAX_FILES, MAX_TOTAL_BYTES, LimitError
-from qwen_companion.journal.looks import CHUNK, Change, Found, Skip
+from qwen_companion.journal.baselines import (
+    BATCH_BYTES,
+    CHUNK,
+    MAX_FILES,
+    MAX_TOTAL_BYTES,
+    Change,
+    Found,
+    Keep,
+    LimitError,
+    Skip,
+    UnknownBeforeError,
+)
 from qwen_companion.journal.root import now_ms
-from qwen_companion.journal.rules import RecordRules
 from qwen_companion.journal.sites import Changed
 from qwen_companion.journal.staging import OthersStagedError, StagingError
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import Coverage
-from qwen_companion.journal.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, digest_of
 from qwen_companion.privacy import options
 from qwen_companion.privacy.ignore_files import IgnoreFile, ignore_files
 from qwen_companion.privacy.options import Options, UserRules

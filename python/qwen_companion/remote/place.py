@@ -22,10 +22,10 @@ from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import PlacedFile, PlaceNames, Settings
 from qwen_companion.doors.door_settings import secrets_of
 from qwen_companion.emacs.messages import Notice, PlaceState, RunAt, RunCommand, WantedPlace
+from qwen_companion.files.versions import digest_of
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
-from qwen_companion.journal.versions import digest_of
 from qwen_companion.remote.commands import UnsupportedPlaceError, relay_command, relay_source, terminal_command
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.laid_files import Callbacks, lay

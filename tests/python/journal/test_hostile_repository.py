@@ -13,10 +13,10 @@ import pytest
 from hostile_project import RELATIVE, make_hostile_project
 from qwen_companion.base.git import Git, GitError
 from qwen_companion.base.programs import find_program, isolated
+from qwen_companion.files.versions import FILE, Loaded, Version, digest_of
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.commit_notes import CommitNotes
 from qwen_companion.journal.staging import Staging
-from qwen_companion.journal.versions import FILE, Loaded, Version, digest_of
 from qwen_companion.journal.worktree_list import WorktreeList
 from qwen_companion.journal.worktrees import is_ignored, main_tree
 from qwen_companion.privacy.exclusions import Exclusions

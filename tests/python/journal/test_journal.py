@@ -58,13 +58,13 @@ from qwen_companion.emacs.messages import (
     Unrecorded,
     WantedFile,
 )
+from qwen_companion.files.stamps import clock_ns
 from qwen_companion.journal import roots
 from qwen_companion.journal.activity import Activity, Probe, last_input
 from qwen_companion.journal.answers import Answers, Summary
 from qwen_companion.journal.baselines import UnknownBeforeError
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.journal import Journal
-from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Cause, Chooser, Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.store import Store
@@ -1598,7 +1598,7 @@ async def test_why_nothing_is_recorded_is_said_once(project: Project) -> None:
 async def test_too_many_files_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.commit(a=b"a\n", b=b"b\n")
     project.write("c", b"c\n")
-    monkeypatch.setattr("qwen_companion.journal.first_look.MAX_FILES", 2)
+    monkeypatch.setattr("qwen_companion.journal.baselines.MAX_FILES", 2)
     shutil.rmtree(project.root / ".git")
     async with at_work(project, "Fix it") as (place, _):
         notice = await place.until_told(Notice)

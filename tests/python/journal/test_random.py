@@ -289,11 +289,10 @@ class Trees:
             assert name not in recorded or now.get(name) == before[name] or in_the_way, name
 
     def recorded(self) -> set[str]:
-        """Return the files that the record has, as its indexes list them."""
+        """Return the files that the record has."""
         files = self.project.record._files  # pyright: ignore[reportPrivateUsage]
         assert isinstance(files, Baseline)
-        names = {os.fsdecode(index.prefix + path) for index in files.indexes.all() for path, _ in index.entries()}
-        return {os.path.relpath(name, self.project.root) for name in names}
+        return {os.path.relpath(os.fsdecode(name), self.project.root) for name in files.recorded()}
 
 
 def test_a_turn_that_is_undone_leaves_each_file_as_it_was_or_untouched(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 
 from journal_project import Project
 from qwen_companion.base.git import GitError
+from qwen_companion.files.versions import FILE, LINK, Loaded, Version, digest_of
 from qwen_companion.journal.changes import Net
 from qwen_companion.journal.staging import OthersStagedError, Staging, StagingError
-from qwen_companion.journal.versions import FILE, LINK, Loaded, Version, digest_of
 
 FUZZES = hypothesis.settings().max_examples >= 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

@@ -6,20 +6,22 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from journal_project import SHELL, Project, data_of
+from qwen_companion.files.listing import WorkTree
+from qwen_companion.files.stamps import clock_ns
+from qwen_companion.files.table import Table
+from qwen_companion.files.versions import changed_at
 from qwen_companion.journal.baselines import Baseline
-from qwen_companion.journal.index import Index, Listing
-from qwen_companion.journal.last_look import clock_ns
 from qwen_companion.journal.record import Cause
 from qwen_companion.journal.store import DISK
-from qwen_companion.journal.versions import changed_at
 from qwen_companion.privacy.options import Options
+
+List = Callable[[WorkTree, Sequence[str]], list[bytes]]
 
 PRECIOUS = "data/precious.csv"
 
@@ -156,8 +158,18 @@ def test_a_look_while_a_tool_makes_a_file_again_does_not_forget_that_it_was_dele
     assert project.before("a", turn) == b"old\n"
 
 
+def test_a_file_that_a_tool_writes_just_after_the_user_has_hidden_it_stops_no_look(project: Project) -> None:
+    path = project.write("a", b"old\n")
+    turn = project.begin()
+    project.record.rules.set_options(Options(), [str(path)])
+    project.write("a", b"new\n")
+    project.write("b", b"b\n")
+    project.record.scan(Cause(turn, SHELL), lambda each: each == os.fsencode(path))
+    assert project.kinds(turn) == {"b": "added"}
+
+
 def test_a_file_that_was_too_large_before_is_not_the_agents(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qwen_companion.journal.versions.MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr("qwen_companion.files.versions.MAX_FILE_BYTES", 1000)
     project.commit(a=b"a\n", tracked=b"small\n")
     for name in ("tracked", "large"):
         project.write(name, b"x" * 2000)
@@ -197,7 +209,7 @@ def test_another_name_of_a_file_that_was_there_is_not_deleted(
     def is_local(_directory: str) -> bool:
         return birth == "known"
 
-    monkeypatch.setattr("qwen_companion.journal.last_look.is_local", is_local)
+    monkeypatch.setattr("qwen_companion.files.stamps.is_local", is_local)
     project.commit(_gitignore=b"data/\n", known=b"known\n")
     older(project.write(PRECIOUS, b"precious\n"))
     turn = project.begin()
@@ -226,11 +238,11 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(project: 
     def rename() -> None:
         (nest / ".env").rename(project.root / "nest2/notes.txt")
 
-    def rename_after_the_list_of_nest(changes: Callable[[Index], Listing], index: Index) -> Listing:
-        listing = changes(index)
-        if index.top == str(nest) and (nest / ".env").exists():
+    def rename_after_the_list_of_nest(files: List, tree: WorkTree, rules: Sequence[str]) -> list[bytes]:
+        names = files(tree, rules)
+        if tree.top == str(nest) and (nest / ".env").exists():
             rename()
-        return listing
+        return names
 
     if how == "with its repository":
         rename()
@@ -238,7 +250,7 @@ def test_an_excluded_file_that_is_committed_and_renamed_is_not_deleted(project: 
         project.scan(turn)
     else:
         (nest / "a").unlink()
-        project.scan_with(turn, Index, "changes", rename_after_the_list_of_nest)
+        project.scan_with(turn, WorkTree, "files", rename_after_the_list_of_nest)
     assert project.kinds(turn) == {"nest/a": "deleted"}
     project.undo(turn)
     before["nest2/notes.txt"] = before.pop("nest/.env")
@@ -249,12 +261,13 @@ def test_what_is_renamed_during_a_look_is_the_agents(project: Project) -> None:
     older(project.write("sub/a", b"a\n"))
     turn = project.begin()
 
-    def rename_between_the_lists(changes: Callable[[Index], Listing], index: Index) -> Listing:
-        before = changes(index)
-        (project.root / "sub").rename(project.root / "moved")
-        return replace(changes(index), changed=before.changed)
+    def rename_after_the_list(files: List, tree: WorkTree, rules: Sequence[str]) -> list[bytes]:
+        names = files(tree, rules)
+        if (project.root / "sub").exists():
+            (project.root / "sub").rename(project.root / "moved")
+        return names
 
-    project.scan_with(turn, Index, "changes", rename_between_the_lists)
+    project.scan_with(turn, WorkTree, "files", rename_after_the_list)
     project.scan(turn)
     assert project.kinds(turn) == {"moved/a": "renamed"}
 
@@ -270,7 +283,7 @@ def test_what_is_renamed_and_made_again_is_the_agents(project: Project, again: b
     assert project.kinds(turn) == kinds
 
 
-@pytest.mark.parametrize("moment", ["changes", "load", "update"])
+@pytest.mark.parametrize("moment", ["files", "compare", "load", "_finish"])
 @pytest.mark.parametrize(
     ("how", "kinds"),
     [
@@ -300,30 +313,34 @@ def test_what_is_renamed_after_it_was_listed_and_before_it_is_read_is_the_agents
     older(path)
 
     def rename(method: Callable[..., object], *arguments: object) -> object:
-        found = method(*arguments) if moment == "changes" else None
+        found = method(*arguments) if moment in ("files", "compare") else None
         if path.exists():
             path.rename(project.root / "moved")
-        return found or method(*arguments)
+        return method(*arguments) if found is None else found
 
-    project.scan_with(turn, Baseline if moment == "load" else Index, moment, rename)
+    owners = {"files": WorkTree, "compare": Table}
+    project.scan_with(turn, owners.get(moment, Baseline), moment, rename)
     project.scan(turn)
     # What has come to light is recorded by the name it has then.
-    assert project.kinds(turn) == ({"visible": "deleted"} if (how, moment) == ("shown", "update") else kinds)
+    assert project.kinds(turn) == ({"moved": "renamed"} if (how, moment) == ("shown", "_finish") else kinds)
 
 
+@pytest.mark.parametrize(("owner", "method"), [(WorkTree, "files"), (Table, "compare")])
 @pytest.mark.parametrize(("old", "new"), [("a", "a/deep/b"), ("a/deep/b", "a")])
-def test_what_takes_the_place_of_another_during_a_look_does_not_hide_it(project: Project, old: str, new: str) -> None:
+def test_what_takes_the_place_of_another_during_a_look_does_not_hide_it(
+    project: Project, old: str, new: str, owner: type, method: str
+) -> None:
     project.write(old, b"old\n")
     turn = project.begin()
 
-    def exchange_after_the_list_of_changes(raw: Callable[..., Iterable[object]], *arguments: object) -> object:
-        found = list(raw(*arguments))
+    def exchange(method: Callable[..., object], *arguments: object) -> object:
+        found = method(*arguments)
         path = project.root / "a"
         shutil.rmtree(path) if path.is_dir() else path.unlink()
         project.write(new, b"new\n")
         return found
 
-    project.scan_with(turn, Index, "_raw", exchange_after_the_list_of_changes)
+    project.scan_with(turn, owner, method, exchange)
     project.scan(turn)
     assert project.kinds(turn) == {old: "deleted", new: "added"}
     assert project.before(old, turn) == b"old\n"
@@ -337,13 +354,13 @@ def test_what_is_moved_from_a_repository_during_a_look_is_the_agents(project: Pr
     turn = project.begin()
     before = project.tree()
 
-    def move_after_the_list_of_the_root(changes: Callable[[Index], Listing], index: Index) -> Listing:
-        listing = changes(index)
+    def move_after_the_list_of_the_root(files: List, tree: WorkTree, rules: Sequence[str]) -> list[bytes]:
+        names = files(tree, rules)
         if (project.root / name).exists():
             (project.root / name).rename(project.root / "moved")
-        return listing
+        return names
 
-    project.scan_with(turn, Index, "changes", move_after_the_list_of_the_root)
+    project.scan_with(turn, WorkTree, "files", move_after_the_list_of_the_root)
     project.scan(turn)
     moved = {path.replace(name, "moved", 1) for path in before if path.startswith(f"{name}/")}
     assert project.kinds(turn) == dict.fromkeys(moved, "renamed")
@@ -389,7 +406,7 @@ def test_what_no_index_holds_stops_no_record(project: Project, becomes: str, whe
     path, inner = project.root / "d", project.root / "d/a"
     is_file = becomes in ("directory", "pipe")
 
-    def change(update: Callable[..., object] | None = None, *arguments: object) -> None:
+    def change(finish: Callable[..., object] | None = None, *arguments: object) -> None:
         if (path if is_file else inner).is_file() and not path.is_symlink():
             (os.unlink if is_file else shutil.rmtree)(path)
             if becomes == "directory":
@@ -398,8 +415,8 @@ def test_what_no_index_holds_stops_no_record(project: Project, becomes: str, whe
                 os.mkfifo(path)
             else:
                 path.symlink_to("other" if becomes == "link to a directory" else "d")
-        if update is not None:
-            update(*arguments)
+        if finish is not None:
+            finish(*arguments)
 
     begun = project.begin() if when == "during a look" else None
     project.write("d" if is_file else "d/a", b"one\n")
@@ -407,7 +424,7 @@ def test_what_no_index_holds_stops_no_record(project: Project, becomes: str, whe
         project.commit()
         change()
     else:
-        project.scan_with(begun, Index, "update", change)
+        project.scan_with(begun, Baseline, "_finish", change)
     turn = begun or project.begin()
     project.write("later", b"x\n")
     project.scan(turn)
@@ -530,7 +547,7 @@ def test_more_repositories_than_are_recorded_are_not_the_agents(
 ) -> None:
     for number in range(4):
         repository(project, f"n{number}", a=b"a\n")
-    monkeypatch.setattr("qwen_companion.journal.looks.MAX_NESTED", 2)
+    monkeypatch.setattr("qwen_companion.files.listing.MAX_NESTED", 2)
     turn = project.begin()
     shutil.rmtree(project.root / "n0")
     project.scan(turn)

@@ -27,13 +27,13 @@ from qwen_companion.domain import KnownSession, Peer, PlacedFile, PlaceNames, Se
 from qwen_companion.doors.listeners import Report
 from qwen_companion.emacs.journal_requests import answer
 from qwen_companion.emacs.messages import ChangeScope, ChosenChange, JournalStage
+from qwen_companion.files.versions import LINK, Loaded, digest_of
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.journal.activity import Work
 from qwen_companion.journal.answers import Scope
 from qwen_companion.journal.record import NOBODY, Cause, Record
 from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.staging import StagingError
-from qwen_companion.journal.versions import LINK, Loaded, digest_of
 from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by

@@ -53,16 +53,16 @@ class RecordRules:
         """The reason why an ignore file excludes every file, in words; None if none does."""
         return next((file.problem.rule for file in self._files if file.problem is not None), None)
 
-    def lines(self, is_root: bool) -> bytes:
+    def patterns(self, is_root: bool) -> list[str]:
         """Return gitignore patterns of files that are not recorded in a repository; `is_root`: in that of the root."""
-        found = sorted(OWN - {".git"})
+        found: list[str] = sorted(OWN - {".git"})
         # The patterns of CLIs' ignore files are relative to the root.
         for file in self._files if is_root else ():
             try:
                 found += [line.text for line in read(file.file.path) or ()]
             except RuleFileError:
                 pass
-        return "".join(f"{line}\n" for line in found).encode("utf-8", "surrogateescape")
+        return found
 
     def excluded(self, files: Collection[bytes]) -> set[bytes]:
         """Return those of `files`, absolute and below the root, that must not be recorded."""

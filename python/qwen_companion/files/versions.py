@@ -57,15 +57,10 @@ def git_mode(mode: int) -> int:
     return LINK if mode == LINK else EXECUTABLE if mode & stat.S_IXUSR else FILE
 
 
-def inode_of(status: os.stat_result) -> int:
-    """Return the number of the inode in git's form."""
-    return status.st_ino & 0xFFFFFFFF
-
-
 def inode_at(path: bytes) -> int | None:
-    """Return the number of the inode at `path` in git's form, None without a file."""
+    """Return the number of the inode at `path`, None without a file."""
     with suppress(OSError):
-        return inode_of(os.lstat(path))
+        return os.lstat(path).st_ino
     return None
 
 
@@ -171,12 +166,3 @@ def is_behind_link(name: bytes) -> bool:
     """Return whether a directory above the file `name` is a link now."""
     directory = os.path.dirname(name)
     return os.path.realpath(directory) != directory
-
-
-def can_be_held(name: bytes) -> bool:
-    """Return whether git's index can contain the file `name`, or a missing file."""
-    try:
-        mode = os.lstat(name).st_mode
-    except OSError as error:
-        return error.errno in (errno.ENOENT, errno.ENOTDIR)
-    return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and not is_behind_link(name)

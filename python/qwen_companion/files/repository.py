@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
-from qwen_companion.base.git import EXACT, Git, GitError, items, place
+from qwen_companion.base.git import Git, GitError, place
+from qwen_companion.base.state import write_private
 from qwen_companion.privacy.disk import is_odd, read_start
 from qwen_companion.privacy.git import common_directory, git_directory, repository
 from qwen_companion.privacy.verdicts import printable
 
-COPIED = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.excludesfile")
-"""Settings of the user's repository that affect names and modes of files."""
+_SETTINGS = r"^core\.(autocrlf|excludesfile|attributesfile)$"
+"""The settings of the user's repository that matter here."""
+
+_SHA256 = re.compile(rb"^\s*objectformat\s*=\s*\"?sha256", re.IGNORECASE | re.MULTILINE)
+
+MAX_INDEX_BYTES = 64 * 1024 * 1024
+"""Largest index of the user's that is read: that of some 500,000 files."""
 
 _CONVERTS = re.compile(rb"(?<![-!\w])(?:text|eol|crlf|filter|ident|working-tree-encoding)\b")
 
@@ -27,6 +34,23 @@ class Repository:
     top: str
     directory: str
     common: str
+
+    @property
+    def objects(self) -> str:
+        """The directory of its objects."""
+        return os.path.join(self.common, "objects")
+
+    @property
+    def index(self) -> str:
+        """The file with its index, there or not."""
+        return os.path.join(self.directory, "index")
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the digest that it uses."""
+        with suppress(OSError):
+            return "sha256" if _SHA256.search(read_start(os.path.join(self.common, "config"), 1024 * 1024)) else "sha1"
+        return "sha1"
 
 
 def find_repository(directory: str) -> Repository | None:
@@ -41,36 +65,24 @@ def find_repository(directory: str) -> Repository | None:
 class Configuration:
     """The user's settings and rule files for the work tree `top`, which affect names and bytes of files."""
 
-    def __init__(self, git: Git, top: str, repository: Repository | None, environ: Mapping[str, str]) -> None:
-        """Without a `repository`, only the rule files of `top` are used."""
-        self._git = git
-        self._top = top
-        self._repository = repository
-        self._environ = environ
-        self.settings: dict[str, str] = {}
-        """The settings of the repository that matter here, by name; none before `read`."""
-
-    def read(self) -> None:
-        """Read the settings, and check the files that git would read.
+    def __init__(self, git: Git, top: str, repository: Repository | None) -> None:
+        """Read the settings; without a `repository`, only the rule files of `top` are used.
 
         :raises GitError: if that fails
         """
+        self._git = git
+        self._top = top
+        self._repository = repository
+        self._settings: dict[str, str] = {}
         self.check_files()
-        if self._repository is None or not os.path.isdir(self._repository.directory):
+        if repository is None:
             return
-        names = (*(name.partition(".")[2] for name in COPIED), "autocrlf", "eol", "attributesfile")
-        pattern = rf"^(core\.({'|'.join(names)})|extensions\.objectformat)$"
-        own = self._repository.directory
+        own = repository.directory
         # The work tree named there need not exist.
-        output = self._git.run(["config", "-z", "--get-regexp", pattern], own, good=(0, 1), options=place(own, own))
-        found: dict[str, str] = {}
+        output = git.run(["config", "-z", "--get-regexp", _SETTINGS], own, good=(0, 1), options=place(own, own))
         for entry in output.split(b"\0"):
             name, _, value = os.fsdecode(entry).partition("\n")
-            found[name] = value
-        if found.get("core.excludesfile", "").startswith("~"):
-            found["core.excludesfile"] = os.path.expanduser(found["core.excludesfile"])
-        self.settings = found
-        self.check_files()
+            self._settings[name] = value
 
     def check_files(self) -> None:
         """Check that git can read its files of rules.
@@ -81,42 +93,58 @@ class Configuration:
         if self._repository is not None:
             names = ("config", "config.worktree", "info/exclude", "info/attributes", "packed-refs")
             files += [os.path.join(self._repository.common, name) for name in names]
-            files += [os.path.join(self._repository.directory, "index")]
-        if "core.excludesfile" in self.settings:
-            files.append(os.path.join(self._top, self.settings["core.excludesfile"]))
+            files.append(self._repository.index)
+        if "core.excludesfile" in self._settings:
+            files.append(os.path.join(self._top, os.path.expanduser(self._settings["core.excludesfile"])))
         odd = next(filter(is_odd, files), None)
         if odd is not None:
             raise GitError(f"{printable(odd)} is not a regular file")
-
-    def converts_everywhere(self, repository: Repository) -> bool:
-        """Return whether git's settings may give files other bytes than their blobs have."""
-        if self.settings.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0"):
-            return True
-        home = self._environ.get("XDG_CONFIG_HOME") or os.path.join(self._environ.get("HOME", "/"), ".config")
-        files = [
-            os.path.join(repository.common, "info", "attributes"),
-            os.path.expanduser(self.settings.get("core.attributesfile", os.path.join(home, "git", "attributes"))),
-            "/etc/gitattributes",
-        ]
-        return any(_file_converts(file) for file in files)
+        with suppress(OSError):
+            if self._repository is not None and os.path.getsize(self._repository.index) > MAX_INDEX_BYTES:
+                raise GitError(f"{printable(self._repository.index)} is larger than {MAX_INDEX_BYTES >> 20} MiB")
 
     def converts(self, paths: Iterable[bytes]) -> bool:
-        """Return whether the files of attributes in `paths` may give files other bytes than their blobs have."""
-        names = (path for path in paths if path.endswith(b".gitattributes"))
-        return any(_file_converts(os.path.join(os.fsencode(self._top), name)) for name in names)
+        """Return whether git may give files other bytes than their blobs have.
+
+        The files of attributes are among `paths`, absolute names.
+        """
+        if self._settings.get("core.autocrlf", "false").lower() not in ("false", "no", "off", "0"):
+            return True
+        environ = self._git.environ
+        home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
+        files = [
+            os.path.expanduser(self._settings.get("core.attributesfile", os.path.join(home, "git", "attributes"))),
+            "/etc/gitattributes",
+            *(os.fsdecode(path) for path in paths if path.endswith(b".gitattributes")),
+        ]
+        if self._repository is not None:
+            files.append(os.path.join(self._repository.common, "info", "attributes"))
+        return any(map(_file_converts, files))
+
+
+def empty_repository(directory: str, algorithm: str) -> str:
+    """Return a repository of ours below `directory`, with digests by `algorithm`, no files and no settings of others.
+
+    :raises OSError: if it cannot be made
+    """
+    path = os.path.join(directory, algorithm)
+    if not os.path.isfile(os.path.join(path, "HEAD")):
+        for each in (directory, path, os.path.join(path, "objects"), os.path.join(path, "refs")):
+            os.makedirs(each, mode=0o700, exist_ok=True)
+        version = "1\n[extensions]\n\tobjectformat = sha256" if algorithm == "sha256" else "0"
+        text = f"[core]\n\tbare = true\n\trepositoryformatversion = {version}\n"
+        write_private(os.path.join(path, "config"), text.encode())
+        write_private(os.path.join(path, "HEAD"), b"ref: refs/heads/main\n")
+    return path
 
 
 class Objects:
     """The objects of the user's repository; none without a repository."""
 
-    def __init__(
-        self, git: Git, directory: str, top: str, pathspec: Sequence[bytes], repository: Repository | None
-    ) -> None:
-        """`git` finds the objects in the git `directory`.  `pathspec` limits the files of the work tree `top`."""
-        self._git = git
-        self._directory = directory
-        self._top = top
-        self._pathspec = pathspec
+    def __init__(self, git: Git, directory: str, repository: Repository | None) -> None:
+        """`git` finds the objects in the git `directory`."""
+        self.git = git
+        self.directory = directory
         self._repository = repository
 
     def unavailable(self, digests: Iterable[str]) -> set[str]:
@@ -127,16 +155,6 @@ class Objects:
         data = "".join(f"{digest}\n" for digest in wanted).encode()
         output = self._cat("--batch-check=%(objectname) %(objecttype)", data)
         return {line.split(" ")[0] for line in output.decode().splitlines() if line.endswith(" missing")}
-
-    def stored_digests(self) -> set[str]:
-        """Return the digests in the user's index whose blobs are in the user's repository."""
-        if self._repository is None:
-            return set()
-        options = (*EXACT, *place(self._repository.directory, self._top))
-        output = self._git.run(["ls-files", "-z", "-s", "--", *self._pathspec], self._top, options=options)
-        digests = {line.split(b" ", 2)[1].decode() for line in items(output)}
-        # An entry can exist without a blob.
-        return digests - self.unavailable(digests)
 
     def few(self, digests: Sequence[str], most: int) -> Sequence[str]:
         """Return the first of `digests`, at least one, whose blobs have at most `most` bytes together."""
@@ -165,20 +183,9 @@ class Objects:
                 position += size + 1
         return found
 
-    def last_tree(self) -> str:
-        """Return the digest of the tree of the last commit.
-
-        :raises GitError: if there is no commit
-        """
-        if self._repository is None:
-            raise GitError("not in a git repository")
-        options = place(self._repository.directory, self._top)
-        command = ["rev-parse", "--verify", "--quiet", "HEAD^{tree}"]
-        return self._git.run(command, self._top, options=options).decode().strip()
-
     def _cat(self, option: str, data: bytes) -> bytes:
-        options = place(self._directory, self._directory)
-        return self._git.run(["cat-file", option], self._directory, data, options=options)
+        options = place(self.directory, self.directory)
+        return self.git.run(["cat-file", option], self.directory, data, options=options)
 
 
 def _file_converts(path: str | bytes) -> bool:
