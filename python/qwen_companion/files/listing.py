@@ -17,7 +17,7 @@ from itertools import pairwise
 from qwen_companion.base.git import EXACT, Git, GitError, items, place
 from qwen_companion.files.repository import Configuration, Objects, Repository, empty_repository, find_repository
 from qwen_companion.files.rules import RecordRules
-from qwen_companion.files.stamps import clock_ns, is_young
+from qwen_companion.files.stamps import Status, clock_ns, is_young
 from qwen_companion.files.table import Look, Table
 from qwen_companion.files.versions import EXECUTABLE, FILE, LINK, Version, mode_of
 
@@ -138,7 +138,7 @@ class WorkTree:
         return self._configuration
 
 
-def _is_unchanged(status: os.stat_result, mode: bytes, numbers: Sequence[int], written: int) -> bool:
+def _is_unchanged(status: Status, mode: bytes, numbers: Sequence[int], written: int) -> bool:
     """Return whether a file has that `status` since its entry of that `mode`, with `numbers`, came into an index.
 
     The index was `written` at that time, in ns.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: D102 - what implements a protocol has the docstrings
 """When files were created and changed, by the clock that stamps them."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from struct import Struct
+from typing import Protocol
 
 from qwen_companion.base.inotify import is_local, library
 
@@ -32,22 +34,39 @@ _NOT_BEFORE = 2**63
 """Stands for a time of creation that is unknown."""
 
 
+class Status(Protocol):
+    """The status of a file, by the names of `os.stat_result`."""
+
+    @property
+    def st_ino(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_nlink(self) -> int: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
+    @property
+    def st_ctime_ns(self) -> int: ...
+
+
 def clock_ns() -> int:
     """Return the time of the clock that stamps files."""
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE) if sys.platform == "linux" else time.time_ns()
 
 
-def stamp_of(status: os.stat_result) -> bytes:
+def stamp_of(status: Status) -> bytes:
     """Return a value that changes with the file of that `status`."""
     return STAMP.pack(status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def is_young(status: os.stat_result, now: int) -> bool:
+def is_young(status: Status, now: int) -> bool:
     """Return whether a file that is read at `now` may change later and keep that `status`."""
     return status.st_ctime_ns >= now - (_YOUNG_NS if status.st_ctime_ns % 1_000_000_000 else _YOUNG_BY_SECONDS_NS)
 
 
-def lasting_stamp(status: os.stat_result, now: int) -> bytes:
+def lasting_stamp(status: Status, now: int) -> bytes:
     """Return the stamp of a file that is read at `now` or later; it equals none if the file is young."""
     if not is_young(status, now):
         return stamp_of(status)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
-from qwen_companion.files.stamps import STAMP, created_ns, lasting_stamp, stamp_of
-from qwen_companion.files.versions import GONE, Version
+from qwen_companion.files.stamps import STAMP, Status, created_ns, lasting_stamp, stamp_of
+from qwen_companion.files.versions import GONE, TooLargeError, Version
 
 _MODE = Struct("<I")
 
@@ -21,21 +21,36 @@ _AT_ONCE = 1000
 _PAUSE_S = 0.0001
 
 
+@dataclass(frozen=True)
+class Change:
+    """The file `path`, an absolute name, was `before` at the last scan, and is `after` now.
+
+    Unless it is `known`, it may have been something else too.  `linked`: it is a name of another file now.
+    """
+
+    path: bytes
+    before: Version | None
+    after: Version | None
+    known: bool = True
+    linked: bool = False
+
+
 @dataclass
 class Look:
     """What a scan begun at `time`, in ns, found on the disk.
 
     `changed` are the files that differ from the table or are new, `gone` those of the table that are missing, `failed`
     those that cannot be examined.  `created` has the times at which the new ones were created, in ns.  `missing` are
-    listed files that are not there.  `hidden` are files that git ignores or that are in unlisted repositories; a
-    directory stands for all its files.  `repositories` are the private directories of repositories.
+    listed files that are not there.  `hidden` are all skipped files that may have existed; a directory stands for all
+    its files.  `repositories` are the private directories of repositories, and `left_out` messages for the user about
+    files that are not recorded.
     """
 
     time: int
     is_first: bool = False
-    changed: dict[bytes, os.stat_result] = field(default_factory=dict[bytes, os.stat_result])
+    changed: dict[bytes, Status] = field(default_factory=dict[bytes, Status])
     gone: set[bytes] = field(default_factory=set[bytes])
-    failed: dict[bytes, OSError] = field(default_factory=dict[bytes, OSError])
+    failed: dict[bytes, OSError | TooLargeError] = field(default_factory=dict[bytes, OSError | TooLargeError])
     created: dict[bytes, int] = field(default_factory=dict[bytes, int])
     missing: set[bytes] = field(default_factory=set[bytes])
     hidden: set[bytes] = field(default_factory=set[bytes])
@@ -43,6 +58,18 @@ class Look:
     left_out: list[str] = field(default_factory=list[str])
     directories: dict[bytes, bool] = field(default_factory=dict[bytes, bool])
     """The directories of all files, and whether each can be reached without a link."""
+    changes: list[Change] = field(default_factory=list[Change])
+    """The known changes since the last scan."""
+
+    def leave_out(self, name: bytes, error: Exception) -> None:
+        """Note that the file `name` is not recorded because of `error`."""
+        self.warn(name, error)
+        self.hidden.add(name)
+
+    def warn(self, name: bytes, error: Exception) -> None:
+        """Tell the user of `error` with the file `name`."""
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        self.left_out.append(f"{os.fsdecode(name).encode('utf-8', 'replace').decode()}: {reason}")
 
 
 class Table:
@@ -79,7 +106,7 @@ class Table:
         inode, _, _, _, changed = STAMP.unpack_from(row)
         return inode, changed
 
-    def put(self, name: bytes, version: Version, status: os.stat_result, now: int) -> None:
+    def put(self, name: bytes, version: Version, status: Status, now: int) -> None:
         """Note that the file `name` had that `status`, and after `now` that `version`."""
         row = lasting_stamp(status, now) + _MODE.pack(version.mode) + bytes.fromhex(version.digest)
         if self._rows.get(name) != row:

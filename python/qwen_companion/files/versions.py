@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from qwen_companion.base.errors import CompanionError
+from qwen_companion.files.stamps import Status
 
 FILE, EXECUTABLE, LINK = 0o100644, 0o100755, 0o120000
 """Modes in git's form.  The bytes of a link are its target."""
@@ -47,7 +48,7 @@ class Loaded:
     data: bytes
 
 
-def mode_of(status: os.stat_result) -> int:
+def mode_of(status: Status) -> int:
     """Return the mode to record of a file or link: its kind, and the permissions to read, write and run it."""
     return LINK if stat.S_ISLNK(status.st_mode) else stat.S_IFMT(status.st_mode) | status.st_mode & 0o777
 
@@ -152,14 +153,13 @@ def _loaded(data: bytes, mode: int, algorithm: str) -> Loaded:
     return Loaded(Version(digest_of(data, algorithm), mode), data)
 
 
-def why_not(path: bytes, status: os.stat_result) -> Exception | None:
+def why_not(path: bytes, status: Status) -> Exception | None:
     """Return the reason why the file `path` cannot be recorded, None if it can."""
     if stat.S_ISLNK(status.st_mode):
         return None
     if status.st_size > MAX_FILE_BYTES:
         return TooLargeError("larger than 64 MiB")
-    readable = (status.st_uid == os.geteuid() and status.st_mode & stat.S_IRUSR) or os.access(path, os.R_OK)
-    return None if readable else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return None if os.access(path, os.R_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def is_behind_link(name: bytes) -> bool:

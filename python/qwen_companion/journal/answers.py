@@ -11,12 +11,11 @@ from qwen_companion.base.local_ids import local_id
 from qwen_companion.base.plan_files import kept_plans
 from qwen_companion.domain import AGENT, USER, ChangedFile, LineOrigin, Turn, TurnOrigin
 from qwen_companion.files.versions import inode_at
-from qwen_companion.journal.baselines import FAILURES, reason_of
+from qwen_companion.journal.baselines import FAILURES, Baseline, reason_of
 from qwen_companion.journal.changes import Net, renamed, sizes, with_renames
 from qwen_companion.journal.names import Names
 from qwen_companion.journal.nets import Nets
 from qwen_companion.journal.origins import BEFORE, Origins, turn_behind
-from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import UNDO, SeenRow, Store, TurnRow
 from qwen_companion.journal.undos import Undos
 
@@ -47,7 +46,7 @@ class Summary:
 class Answers:
     """The answers about one root.  Its methods block on disk I/O and are thread-safe."""
 
-    def __init__(self, root: str, names: Names, store: Store, files: Files) -> None:
+    def __init__(self, root: str, names: Names, store: Store, files: Baseline) -> None:
         """`root` is Emacs's name of the directory."""
         self._root = root
         self._names = names

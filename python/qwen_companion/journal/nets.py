@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 
 from qwen_companion.files.versions import Loaded, TooLargeError, Version, git_mode
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import MissingTextError, Net, moved, net_of
-from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import Store, Write
 
 _AT_ONCE = 50
@@ -19,7 +19,7 @@ _AT_ONCE = 50
 class Nets:
     """The net changes of one root.  Its methods block on disk I/O, are thread-safe, and raise StoreError."""
 
-    def __init__(self, store: Store, files: Files) -> None:
+    def __init__(self, store: Store, files: Baseline) -> None:
         """Read writes from `store`, and texts from `files`."""
         self._store = store
         self._files = files

@@ -20,9 +20,9 @@ from itertools import groupby, islice, pairwise
 from types import MappingProxyType
 
 from qwen_companion.files.versions import LINK, TooLargeError, Version
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import ALIKE, MAX_COMPARED, STEPS, is_binary, lines_of
 from qwen_companion.journal.contents import read_version
-from qwen_companion.journal.sites import Files
 from qwen_companion.journal.store import SELECT_WRITE, Store, Write, write_of
 from qwen_companion.journal.undos import Undos
 from qwen_companion.texts.hunks import Budget, Hunk, compare
@@ -93,7 +93,7 @@ class Origins:
     The results for writes are stored, so that a file with thousands of them needs no longer than any other.
     """
 
-    def __init__(self, store: Store, files: Files) -> None:
+    def __init__(self, store: Store, files: Baseline) -> None:
         """Read writes from `store`, which also stores the results, and texts from `files`."""
         self._store = store
         self._files = files

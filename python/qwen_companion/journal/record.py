@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qwen_companion.base.processes import has_ended
+from qwen_companion.files.table import Change, Look
 from qwen_companion.files.versions import Loaded, TooLargeError
 from qwen_companion.journal.answers import Answers, RecordError
-from qwen_companion.journal.baselines import Change, Found, reason_of
+from qwen_companion.journal.baselines import reason_of
 from qwen_companion.journal.database import StoreError
 from qwen_companion.journal.histories import Histories
 from qwen_companion.journal.names import Names
@@ -187,7 +188,7 @@ class Record:
             self._note(found, choose)
             return bool(found.changes)
 
-    def _note(self, found: Found, choose: Chooser) -> None:
+    def _note(self, found: Look, choose: Chooser) -> None:
         """Add notes to a turn about the files and repositories in `found` that are not recorded."""
         notes = [f"not recorded: {text}" for text in found.left_out]
         changed, is_any_new = self._histories.look(found.repositories)

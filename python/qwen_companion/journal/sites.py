@@ -6,34 +6,20 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from qwen_companion.domain import Peer
 from qwen_companion.files.rules import RecordRules
-from qwen_companion.files.versions import Loaded, Version, changed_at
+from qwen_companion.files.versions import changed_at
 from qwen_companion.journal.activity import Work, last_input, written_by
-from qwen_companion.journal.baselines import Baseline, Change, Found, Keep, Skip
+from qwen_companion.journal.baselines import Baseline
+from qwen_companion.journal.local_files import LocalFiles
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.tree_watch import Coverage, TreeWatch
 
 Changed = Callable[[Collection[bytes] | None], None]
 """Handles the files that have changed, or None if some are unknown."""
-
-
-class Files(Protocol):
-    """Follows the files below one root; for each method see `Baseline`."""
-
-    @property
-    def is_complete(self) -> bool: ...
-    def take(self, record: Keep, skip: Skip = ...) -> Found: ...
-    def observe(self, path: bytes, loaded: Loaded | None) -> Change | None: ...
-    def records(self, paths: Sequence[bytes]) -> bool: ...
-    def load(self, name: bytes) -> Loaded | None: ...
-    def directories(self) -> set[bytes]: ...
-    def text(self, digest: str) -> bytes | None: ...
-    def fetch(self, digests: Iterable[str]) -> dict[str, bytes]: ...
-    def committed(self) -> dict[bytes, Version | None]: ...
 
 
 class Watch(Protocol):
@@ -64,7 +50,7 @@ class Site(Protocol):
         """Return the name that programs there use for the file that Emacs calls `name`."""
         ...
 
-    def files(self, directory: str, store: Store) -> Files:
+    def files(self, directory: str, store: Store) -> Baseline:
         """Return the files below the root, recorded in `store`; lists of them are kept in `directory`."""
         ...
 
@@ -119,9 +105,10 @@ class ThisMachine:
         """See `Site`."""
         return name
 
-    def files(self, directory: str, store: Store) -> Files:
+    def files(self, directory: str, store: Store) -> Baseline:
         """See `Site`."""
-        return Baseline(directory, self.true, self._environ, store, self.rules)
+        local = LocalFiles(directory, self.true, self._environ, store.contents, self.rules)
+        return Baseline(local, self.true, store, self.rules)
 
     def stamp(self, path: bytes) -> tuple[int, int] | None:
         """Return the inode and the time of the last write of `path`, in ns; None without a file."""

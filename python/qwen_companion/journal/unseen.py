@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from qwen_companion.files.versions import LINK, Loaded, TooLargeError
+from qwen_companion.journal.baselines import Baseline
 from qwen_companion.journal.changes import is_binary
 from qwen_companion.journal.names import Names
-from qwen_companion.journal.sites import Files, Site
+from qwen_companion.journal.sites import Site
 from qwen_companion.journal.store import Store
 from qwen_companion.journal.views import MAX_TEXT_BYTES, NO_FILE, UNKNOWN, View, Views, digest_in
 from qwen_companion.privacy.verdicts import printable
@@ -47,7 +48,7 @@ class Unseen:
     Its methods block on disk I/O, are thread-safe, and raise StoreError.
     """
 
-    def __init__(self, store: Store, files: Files, names: Names, site: Site) -> None:
+    def __init__(self, store: Store, files: Baseline, names: Names, site: Site) -> None:
         """Record in `store` what models have seen of `files`."""
         self._views = Views(store.database, store.contents)
         self._files = files

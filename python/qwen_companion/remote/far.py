@@ -8,35 +8,26 @@ the root, bytes match their digests, and limits are those of a local root.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
+import re
 import stat
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, TypeVar, cast
 
 from qwen_companion.base.file_names import FileNameError, file_name
-from qwen_companion.base.state import write_private
 from qwen_companion.base.threads import on_event_loop
 from qwen_companion.domain import Peer, PlacedFile
+from qwen_companion.files.repository import Repository
 from qwen_companion.files.rules import RecordRules
+from qwen_companion.files.stamps import Status
+from qwen_companion.files.table import Change, Look, Table
 from qwen_companion.files.versions import LINK, MAX_FILE_BYTES, Loaded, TooLargeError, Version, digest_of
 from qwen_companion.journal.activity import Work
-from qwen_companion.journal.baselines import (
-    BATCH_BYTES,
-    CHUNK,
-    MAX_FILES,
-    MAX_TOTAL_BYTES,
-    Change,
-    Found,
-    Keep,
-    LimitError,
-    Skip,
-    UnknownBeforeError,
-)
+from qwen_companion.journal.baselines import MAX_FILES, Baseline, Begun, Scan, check_limits, read_scan
+from qwen_companion.journal.contents import Contents
 from qwen_companion.journal.root import now_ms
 from qwen_companion.journal.sites import Changed
 from qwen_companion.journal.staging import OthersStagedError, StagingError
@@ -53,7 +44,7 @@ _AT_ONCE = 5000
 
 T = TypeVar("T")
 
-_UNKNOWN = Version("", 0)
+_DIGEST = re.compile("[0-9a-f]{40}")
 
 
 class _FarRules(RecordRules):
@@ -89,17 +80,29 @@ class _FarRules(RecordRules):
 
 
 @dataclass(frozen=True)
+class _Status:
+    """The status of a file there, see `Status`; the relay compares sizes and times of writes."""
+
+    st_ino: int
+    st_mode: int
+    st_ctime_ns: int
+    st_mtime_ns: int = 0
+    st_size: int = 0
+    st_nlink: int = 1
+
+
+@dataclass(frozen=True)
 class _Entry:
     """A file there: `version` is None if it cannot be recorded because of `problem`.
 
-    `born` and `changed` are its creation and change time in ms by the clock there, 0 if unknown.  `kept` means that git
-    there has its bytes.
+    `changed` is its change time in ms by the clock there, 0 if unknown, and `created` that of its creation in ns.
+    `kept` means that git there has its bytes.
     """
 
     version: Version | None
-    inode: int
-    born: float
+    status: _Status
     changed: float
+    created: int
     kept: bool
     ignored: bool
     problem: str
@@ -130,9 +133,9 @@ class FarSite:
         """See `Site`.  Links there are not followed: a file behind one has no other name in the record."""
         return directory
 
-    def files(self, directory: str, store: Store) -> FarFiles:
+    def files(self, directory: str, store: Store) -> Baseline:
         """See `Site`."""
-        return FarFiles(self, directory, store)
+        return Baseline(FarFiles(self, store.contents), self.true, store, self.rules)
 
     def there(self, name: str) -> str:
         """See `Site`."""
@@ -262,147 +265,91 @@ class FarSite:
 
 
 class FarFiles:
-    """The files below the root of a site, see `Files`."""
+    """The files below the root of a site; for its methods see `LocalFiles`."""
 
-    def __init__(self, site: FarSite, directory: str, store: Store) -> None:
-        """Store in `directory` the state of the last scan."""
+    def __init__(self, site: FarSite, contents: Contents) -> None:
+        """Store bytes in `contents`."""
         self._site = site
-        self._store = store
-        self._contents = store.contents
-        self._file = os.path.join(directory, "far-look")
-        self._since = 0
-        """The number of the relay's last recorded answer."""
-        self._time: float | None = None
-        """Its time, in ms by the clock there; None before the first scan."""
-        self._hidden: set[bytes] = set()
-        """Files left out of the last scan, whose contents are unknown."""
-        self._seen: set[bytes] = set()
-        """Files seen to be absent since the last scan."""
+        self._contents = contents
+        self._since = self._told = 0
+        """The numbers of the relay's last recorded answer, and of its last one."""
+        self._entries: dict[bytes, _Entry] = {}
+        """The files that the last scan has found."""
+        self._blobs: dict[str, bytes] = {}
+        """The bytes that came with the first scan."""
+        self._loaded: dict[bytes, _Entry] = {}
+        """The files that were read since the last scan."""
         self._ignored: set[bytes] = set()
-        self._skipped: set[bytes] = set()
-        with suppress(OSError, ValueError, TypeError):
-            with open(self._file, "rb") as kept:
-                time, hidden = json.load(kept)
-            self._time, self._hidden = float(time), {os.fsencode(name) for name in hidden}
+        scan = read_scan(contents)
+        self._hidden: Set[bytes] = frozenset() if scan is None else scan.hidden
 
     @property
-    def is_complete(self) -> bool:
-        """See `Files`."""
-        return self._time is not None
+    def repositories(self) -> Mapping[str, Repository]:
+        """See `LocalFiles`: they are there."""
+        return {}
 
-    def take(self, record: Keep, skip: Skip = lambda _path: False) -> Found:
-        """See `Files`.
+    def look(self, table: Table, last: Scan | None, others: Collection[bytes]) -> Look:
+        """See `LocalFiles`.
 
-        :raises OSError, StoreError, LimitError: when that fails
+        :raises OSError: when there is no answer
         """
-        found = Found()
         since, self._since = self._since, 0
-        answer, data = self._site.scan(since, [self._site.path(name) for name in self._hidden])
-        entries = self._entries(answer)
-        gone = self._gone(answer, entries)
-        if self._skipped:
-            skipped = {name for name in self._skipped if name not in entries}
-            now = {name: entry for name, entry, _ in self._fetch(sorted(skipped))}
-            entries.update(now)
-            gone.update((name, 0) for name in skipped - now.keys())
+        hidden = frozenset[bytes]() if last is None else last.hidden
+        answer, data = self._site.scan(since, [self._site.path(name) for name in hidden])
+        self._entries = entries = self._all_entries(answer)
+        gone = self._gone(answer, entries, table)
+        if asked := sorted({name for name in others if name not in entries} - gone):
+            found = {name: entry for name, entry, _ in self._fetch(asked)}
+            entries.update(found)
+            gone.update(name for name in asked if name not in found)
+        look = Look(_ns(answer.get("time")), last is None)
+        look.changed.update((name, entry.status) for name, entry in entries.items())
+        look.failed.update({name: TooLargeError(each.problem) for name, each in entries.items() if not each.version})
+        look.created.update((name, entry.created) for name, entry in entries.items())
+        look.missing |= gone
+        look.gone |= {name for name in gone if name in table}
+        self._hidden = look.hidden
+        look.hidden |= hidden - entries.keys() - gone
+        if number(answer.get("odd")) > 0:
+            look.left_out.append("files whose names are not UTF-8")
         self._site.times = {name: entry.changed for name, entry in entries.items()}
         self._site.loaded.clear()
-        self._skipped = {name for name in (*entries, *gone) if skip(name)}
-        rules = self._site.rules.excluded([*entries, *gone])
-        before_hidden, self._hidden = self._hidden, self._hidden - entries.keys() - gone.keys()
-        self._hidden |= rules
-        for name, entry in entries.items():
-            if entry.version is None and name not in rules:
-                self._hidden.add(name)
-                found.warn(name, TooLargeError(entry.problem))
-        if number(answer.get("odd")) > 0:
-            found.left_out.append("files whose names are not UTF-8")
-        wanted = {
-            name: entry
-            for name, entry in entries.items()
-            if entry.version is not None and name not in rules and name not in self._skipped
-        }
-        time = number(answer.get("time"))
         blobs = dict(_blobs(answer, data))
-        if self._time is None:
-            self._begin(wanted, blobs)
-        else:
-            self._contents.put(blobs.items())
-            moved = {inode for inode in gone.values() if inode}
-            names = [name for name in gone if name not in self._skipped]
-            self._compare(wanted, names, moved, before_hidden, record, found)
-        self._save(time)
-        self._site.times = {}
-        self._seen.clear()
-        self._since = int(number(answer.get("told")))
-        return found
+        self._blobs = blobs if last is None else {}
+        self._contents.put(() if last is None else blobs.items())
+        self._told = int(number(answer.get("told")))
+        return look
 
-    def _compare(
-        self,
-        entries: Mapping[bytes, _Entry],
-        gone: Sequence[bytes],
-        moved: Collection[int],
-        hidden: Collection[bytes],
-        record: Keep,
-        found: Found,
-    ) -> None:
-        changes: list[Change] = []
+    def done(self) -> None:
+        """See `LocalFiles`."""
+        self._since = self._told
+        self._entries, self._blobs, self._loaded, self._site.times = {}, {}, {}, {}
+
+    def begin(self, look: Look, names: Sequence[bytes]) -> Iterator[Begun]:
+        """See `LocalFiles`; a part of the bytes has come with the answer."""
+        check_limits(len(names), 0)
+        for name in look.failed.keys() & set(names):
+            look.leave_out(name, look.failed[name])
+        entries = {name: self._entries[name] for name in names if name not in look.failed}
+        missing: list[bytes] = []
         for name, entry in entries.items():
-            before = self._contents.current(name, _UNKNOWN)
-            known = name not in hidden
-            if before is _UNKNOWN:
-                known = known and (name in self._seen or self._is_new(entry) or entry.inode in moved)
-                before = None
-            if before != entry.version:
-                changes.append(Change(name, before, entry.version, known))
-                if not known:
-                    found.warn(name, UnknownBeforeError())
-        for name in gone:
-            before = self._contents.current(name, None)
-            if before is not None:
-                changes.append(Change(name, before, None))
-        lost = self._keep(changes)
-        changes = [change for change in changes if change.path not in lost]
-        for start in range(0, len(changes), CHUNK):
-            record(changes[start : start + CHUNK])
-        found.changes += [change for change in changes if change.known]
-        # Rewritten since the report: the next scan has to report it again.
-        self._skipped |= lost
-
-    def _is_new(self, entry: _Entry) -> bool:
-        return self._time is not None and entry.born >= self._time
-
-    def _begin(self, entries: Mapping[bytes, _Entry], blobs: Mapping[str, bytes]) -> None:
-        """Record the present files; store the bytes that the remote git lacks, in part from `blobs`."""
-        if len(entries) > MAX_FILES:
-            raise LimitError(f"it has {len(entries)} files, and {MAX_FILES} are the limit")
-        self._contents.restart()
-        versions = {name: entry.version for name, entry in entries.items()}
-        lacking = set(self._contents.lacking(e.version.digest for e in entries.values() if e.version and not e.kept))
-        wanted = [(name, its.digest) for name, its in versions.items() if its is not None and its.digest in lacking]
-        here = ((name, entries[name], blobs[digest]) for name, digest in wanted if digest in blobs)
-        missing = [name for name, digest in wanted if digest not in blobs]
-        total = size = 0
-        loaded: list[tuple[bytes, Loaded]] = []
-        for name, entry, data in chain(here, self._fetch(missing)):
-            versions[name] = entry.version
+            if entry.version is not None and (entry.kept or entry.version.digest in self._blobs):
+                yield name, entry.version, None if entry.kept else self._blobs[entry.version.digest]
+            else:
+                missing.append(name)
+        total = 0
+        for name, entry, data in self._fetch(missing):
+            total += len(data)
+            check_limits(0, total)
             if entry.version is not None:
-                loaded.append((name, Loaded(entry.version, data)))
-            total, size = total + len(data), size + len(data)
-            if total > MAX_TOTAL_BYTES:
-                raise LimitError(f"its files have more than {MAX_TOTAL_BYTES >> 20} MiB")
-            if size > BATCH_BYTES:
-                self._contents.begin_with(loaded)
-                loaded, size = [], 0
-        self._contents.begin_with(loaded)
-        self._contents.set_current(versions.items())
-        for path in self._store.written():
-            last, now = self._store.writes(path)[-1].after, versions.get(path)
-            if last != now:
-                self._store.record([(path, last, now)], None, "", "")
+                yield name, entry.version, data
 
-    def _keep(self, changes: Sequence[Change]) -> set[bytes]:
-        """Store the bytes before and after `changes`; return the files that changed again meanwhile."""
+    def read(self, name: bytes, before: Version | None) -> Version | None:
+        """See `LocalFiles`: the relay has told the digest."""
+        return self._entries[name].version
+
+    def keep(self, changes: Sequence[Change], sparingly: bool) -> set[bytes]:
+        """See `LocalFiles`."""
         digests = {change.before.digest for change in changes if change.before is not None}
         self._contents.put(self.fetch(digests).items())
         lacking = set(self._contents.lacking(change.after.digest for change in changes if change.after is not None))
@@ -413,31 +360,18 @@ class FarFiles:
         left = set(self._contents.lacking(lacking))
         return {change.path for change in changes if change.after is not None and change.after.digest in left}
 
-    def observe(self, path: bytes, loaded: Loaded | None) -> Change | None:
-        """See `Files`."""
-        before = self._contents.current(path, _UNKNOWN)
-        if before is _UNKNOWN:
-            if path in self._ignored or self._site.rules.excluded([path]):
-                return None
-            if loaded is None:
-                self._seen.add(path)
-                return None
-            before = None
-        known = before is not None or (path in self._seen and path not in self._hidden)
-        self._seen.add(path)
-        self._skipped.discard(path)
-        after = None if loaded is None else loaded.version
-        if before == after:
-            return None
-        if loaded is not None:
-            self._contents.put([(loaded.version.digest, loaded.data)])
-        if before is not None:
-            self._contents.put(self.fetch([before.digest]).items())
-        return Change(path, before, after, known)
+    def status(self, path: bytes) -> tuple[Status | None, int]:
+        """See `LocalFiles`: as the file was read last."""
+        entry = self._loaded.get(path)
+        return (None, 0) if entry is None else (entry.status, entry.created)
 
-    def records(self, paths: Sequence[bytes]) -> bool:
-        """See `Files`."""
-        if self._time is None or self._site.rules.excluded(paths) or not self._hidden.isdisjoint(paths):
+    def lists(self, path: bytes) -> bool:
+        """See `LocalFiles`."""
+        return path not in self._ignored
+
+    def records(self, paths: Sequence[bytes], table: Table) -> bool:
+        """See `LocalFiles`."""
+        if not self._hidden.isdisjoint(paths):
             return False
         found = {name: entry for name, entry, _ in self._fetch(paths)}
         if any(entry.version is None or entry.ignored for entry in found.values()):
@@ -452,7 +386,7 @@ class FarFiles:
         )
 
     def load(self, name: bytes) -> Loaded | None:
-        """See `Files`.
+        """See `LocalFiles`.
 
         :raises TooLargeError: for a file too large to record
         :raises OSError: where it cannot be read
@@ -460,6 +394,7 @@ class FarFiles:
         for _, entry, data in self._fetch([name]):
             (self._ignored.add if entry.ignored else self._ignored.discard)(name)
             self._site.loaded[name] = entry.changed
+            self._loaded[name] = entry
             if entry.version is not None:
                 return Loaded(entry.version, data)
             if entry.problem.startswith("larger"):
@@ -467,17 +402,12 @@ class FarFiles:
             raise OSError(errno.EIO, entry.problem)
         return None
 
-    def directories(self) -> set[bytes]:
-        """See `Files`: the relay has them."""
+    def directories(self, table: Table) -> set[bytes]:
+        """See `LocalFiles`: the relay has them."""
         return set()
 
-    def text(self, digest: str) -> bytes | None:
-        """See `Files`."""
-        data = self._contents.get(digest)
-        return self.fetch([digest]).get(digest) if data is None else data
-
     def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """See `Files`."""
+        """See `LocalFiles`."""
         found: dict[str, bytes] = {}
         lacking = self._contents.lacking(digests)
         with suppress(OSError):
@@ -488,8 +418,8 @@ class FarFiles:
                 lacking = [digest for digest in lacking if digest not in got] if got else []
         return found
 
-    def committed(self) -> dict[bytes, Version | None]:
-        """See `Files`.
+    def committed(self) -> dict[bytes, Version]:
+        """See `LocalFiles`.
 
         :raises OSError: always
         """
@@ -497,7 +427,7 @@ class FarFiles:
 
     # --- What the relay says
 
-    def _entries(self, answer: Mapping[str, Any]) -> dict[bytes, _Entry]:
+    def _all_entries(self, answer: Mapping[str, Any]) -> dict[bytes, _Entry]:
         """Return the files in `answer` and its continuations."""
         found = dict(self._read_entries(answer.get("files")))
         while answer.get("more") is True and len(found) <= MAX_FILES:
@@ -519,12 +449,12 @@ class FarFiles:
                 return self._site.name(path)
         return None
 
-    def _gone(self, answer: Mapping[str, Any], entries: Collection[bytes]) -> dict[bytes, int]:
-        """Return the removed files with their inodes, as far as known."""
+    def _gone(self, answer: Mapping[str, Any], entries: Collection[bytes], table: Table) -> set[bytes]:
+        """Return the removed files."""
         if answer.get("full") is True:
-            return {name: 0 for name in self._contents.recorded() if name not in entries}
-        pairs = ((self._read_name(path), inode) for path, inode in _pairs(answer.get("gone")))
-        return {name: inode for name, inode in pairs if name is not None}
+            return {name for name in table if name not in entries}
+        names = (self._read_name(path) for path, _ in _pairs(answer.get("gone")))
+        return {name for name in names if name is not None}
 
     def _fetch(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, _Entry, bytes]]:
         """Yield the existing ones of the files `names`, with their bytes."""
@@ -548,29 +478,33 @@ class FarFiles:
                     entry = replace(entry, version=Version(digest_of(text), entry.version.mode), kept=False)
                 yield name, entry, text
 
-    def _save(self, time: float) -> None:
-        os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
-        write_private(f"{self._file}.new", json.dumps([time, sorted(map(os.fsdecode, self._hidden))]).encode())
-        os.replace(f"{self._file}.new", self._file)
-        self._time = time
-
 
 def _entry(value: Mapping[str, Any]) -> _Entry:
     inode, digest = value.get("ino"), value.get("digest")
     mode = int(number(value.get("mode")))
     version = None
-    if mode > 0 and isinstance(digest, str) and len(digest) == 40 and digest.isalnum():
+    if mode > 0 and isinstance(digest, str) and _DIGEST.fullmatch(digest):
         version = Version(digest, LINK if stat.S_ISLNK(mode & 0xFFFF) else stat.S_IFREG | mode & 0o777)
     problem = "".join(c for c in str(value.get("error") or "it cannot be read")[:100] if c.isprintable())
+    status = _Status(
+        inode if isinstance(inode, int) and 0 <= inode < 2**64 else 0,
+        mode & 0xFFFF if mode > 0 else 0,
+        _ns(value.get("changed")),
+    )
     return _Entry(
         version,
-        inode if isinstance(inode, int) else 0,
-        number(value.get("born")),
+        status,
         number(value.get("changed")),
+        _ns(value.get("born")),
         value.get("kept") is True,
         value.get("ignored") is True,
         problem,
     )
+
+
+def _ns(value: object) -> int:
+    """Return the time `value`, in ms from the relay, in ns."""
+    return int(min(max(number(value), 0.0) * 1e6, 2.0**62))
 
 
 def _blobs(answer: Mapping[str, Any], data: bytes) -> Iterator[tuple[str, bytes]]:

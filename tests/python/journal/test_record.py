@@ -119,7 +119,7 @@ def test_large_texts_that_only_git_has_are_asked_for_little_by_little(
     project.begin()
     files = project.reopen().site.files(str(project.home / "trees"), project.record.store)
     files.take(lambda _changes: None)
-    monkeypatch.setattr("qwen_companion.journal.baselines._FETCHED", 10)
+    monkeypatch.setattr("qwen_companion.journal.local_files._FETCHED", 10)
     assert files.fetch(digests) == {digests[0]: b"12345", digests[2]: b"67890"}
 
 
@@ -428,7 +428,7 @@ def test_thousands_of_ignored_files_are_neither_read_nor_recorded(
         read.append(path)
         return load(path, algorithm)
 
-    monkeypatch.setattr("qwen_companion.journal.baselines.load", note)
+    monkeypatch.setattr("qwen_companion.journal.local_files.load", note)
     project.write("package.json", b'{"dependencies": {}}\n')
     project.write("package-lock.json", b"{}\n")
     project.write("npm-debug.log", b"log\n")
@@ -705,7 +705,7 @@ def test_what_is_written_while_the_first_look_is_taken_is_not_the_agents(
         return load(path, algorithm, is_regular)
 
     with monkeypatch.context() as patch:
-        patch.setattr("qwen_companion.journal.baselines.load", late)
+        patch.setattr("qwen_companion.journal.local_files.load", late)
         turn = project.begin()
     for name in ("a", "large"):
         project.write(name, b"agent\n")

@@ -17,6 +17,7 @@ from qwen_companion.files.stamps import clock_ns
 from qwen_companion.files.table import Table
 from qwen_companion.files.versions import changed_at
 from qwen_companion.journal.baselines import Baseline
+from qwen_companion.journal.local_files import LocalFiles
 from qwen_companion.journal.record import Cause
 from qwen_companion.journal.store import DISK
 from qwen_companion.privacy.options import Options
@@ -318,7 +319,7 @@ def test_what_is_renamed_after_it_was_listed_and_before_it_is_read_is_the_agents
             path.rename(project.root / "moved")
         return method(*arguments) if found is None else found
 
-    owners = {"files": WorkTree, "compare": Table}
+    owners = {"files": WorkTree, "compare": Table, "load": LocalFiles}
     project.scan_with(turn, owners.get(moment, Baseline), moment, rename)
     project.scan(turn)
     # What has come to light is recorded by the name it has then.
