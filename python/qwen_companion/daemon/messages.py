@@ -72,7 +72,7 @@ class ListSessions:
 class Load:
     """`daemon-load`: open `session`, even if closed or dead; if it is open, send all of it anew.
 
-    `shown` are the turns without a good end that Emacs shows: any part of them that the daemon lacks is sent again.
+    `shown` are the unfinished and failed turns that Emacs shows; they are sent again where the daemon lacks them.
     """
 
     session: str
@@ -168,7 +168,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fetch:
-    """`daemon-fetch`: request a whole text of `tool`.  `index`, from 0, chooses the diff whose side it is."""
+    """`daemon-fetch`: request a whole text of `tool`.  For the side of a diff, `index` is its diff's, from 0."""
 
     session: str
     tool: str
@@ -329,7 +329,7 @@ class DiffInfo:
 
 @dataclass(frozen=True)
 class FilePosition:
-    """A place in a file; `line` counts from 1."""
+    """A position in a file; `line` counts from 1."""
 
     path: str
     line: int | None
@@ -341,8 +341,8 @@ class ToolChange(Change):
 
     `name` is the tool's name, `title` one line about this call, `type` the daemon's word for the sort of tool.
     `command` is the shell command, if any.  `started` and `ended` are in ms since the epoch; a call that needed a
-    permission started with the permission.  `revision` changes with the input or a text of the `diffs`, which outdates
-    earlier views.  `diffs_more` and `places_more` count the omitted, either unreadable or too many; None for 0.
+    permission starts when it is allowed.  `revision` changes with the input or a text of the `diffs`, which outdates
+    earlier views.  `diffs_more` and `places_more` count those left out (unreadable, or too many); None for 0.
     """
 
     kind = "tool"
@@ -365,7 +365,7 @@ class ToolChange(Change):
 
     @property
     def weight(self) -> int:
-        """Count its texts, and something for the rest."""
+        """Count its texts, and an estimate for the rest."""
         texts = sum(len(text.text) for text in (self.command, self.input, self.output) if text is not None)
         return 500 + texts + 200 * (len(self.diffs) + len(self.places))
 
@@ -552,9 +552,9 @@ class Option:
     """A possible answer to a permission.
 
     If `allows`, the tool runs, or may.  `writes` is the setting that it changes on the daemon's machine: None for none,
-    `project` for the workspace's settings, `user` for the user's, `unknown` for an unknown sort of option.  An option
-    outlives its call if `lasting`.  `mode` is the approval mode after a plan that it approves, if known; `before` is
-    the one before the plan.
+    `project` for the workspace's settings, `user` for the user's, `unknown` for an unknown sort of option.  A `lasting`
+    option applies to later calls too.  `mode` is the approval mode after a plan that it approves, if known; `before`
+    is the one before the plan.
     """
 
     id: str
@@ -577,10 +577,10 @@ class OfferedPlan:
 class Permission(Notification):
     """`daemon-permission`: a tool waits for the user, or no longer does.
 
-    `held` means that the connection is lost; the permission will be `open` or `closed` again.  `by` answered a closed
-    one, `nobody` if the turn ended first, None if unknown; `label` is the chosen option.  `tool` is the waiting call,
-    sent before; None if the daemon did not name it.  With `questions` it is a form, with a `plan` a plan to approve.
-    `message` is the daemon's warning or reason, beside the input of the tool.
+    `held` means that the connection is lost; the permission will be `open` or `closed` again.  `by` is the author of
+    the answer to a closed one, `nobody` if the turn ended first, None if unknown; `label` is the chosen option.
+    `tool` is the waiting call, sent before; None if the daemon did not name it.  With `questions` it is a form, with a
+    `plan` a plan to approve.  `message` is the daemon's warning or reason, beside the input of the tool.
     """
 
     method = "daemon-permission"
@@ -641,9 +641,9 @@ class ContextUsageReport(Notification):
 class Reply(Notification):
     """`daemon-reply`: the call with `request` has been carried out, or `error` says why not.
 
-    `problem` is the sort of the error, for a program: `busy` may be retried later; the object of the call is `gone`; a
-    setting or the daemon `refused`; `unsure`: the connection broke, and the call may have been carried out (a prompt
-    shows if it was).  `session` and `turn` are the results.
+    `problem` classifies the error.  `busy`: try again later; `gone`: the object of the call does not exist;
+    `refused`: by the daemon or because of a setting; `unsure`: the connection broke, and the call may have been carried
+    out (a prompt then appears in the chat).  `session` and `turn` are the results.
     """
 
     method = "daemon-reply"

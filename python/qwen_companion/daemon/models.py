@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every name and shape in use of the daemon's wire; as seen on 0.24.4 unless a docstring says otherwise.
+"""The names and shapes of the daemon's protocol that we use; as seen on 0.24.4 unless a docstring says otherwise.
 
-Unknown members are ignored, and those the daemon may omit are optional, as a newer daemon must not break this. Times
-are milliseconds since the epoch.  Strings are as the daemon sent them, with control characters and lone surrogates: use
-`sanitize` before display.
+A newer daemon must not break this: unknown members are ignored, and those it may omit are optional.
+
+Times are milliseconds since the epoch.  Strings are as the daemon sent them, with control characters and lone
+surrogates: use `sanitize` before display.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ REQUIRED_FEATURES = frozenset(
 """Features that a chat needs."""
 
 SNAPSHOT_FEATURE = "slow_client_warning"
-"""The feature that the event stream has the parameters `snapshot` and `maxQueued`."""
+"""The feature that the event stream accepts the parameters `snapshot` and `maxQueued`."""
 
 MID_TURN_FEATURE = "session_mid_turn_message_mutation"
 """The feature that a message can be sent to the model during its turn, and withdrawn before the model reads it."""
@@ -63,13 +64,13 @@ REWIND_FEATURE = "session_rewind"
 """The feature that a session can be rewound."""
 
 KEPT_REWIND_POINTS = 100
-"""From this many points on, the daemon has forgotten the first ones and rewinds to a wrong turn (0.24.4)."""
+"""With this many points or more, the daemon has forgotten the first ones and rewinds to a wrong turn (0.24.4)."""
 
 PROVIDERS_FEATURE = "workspace_providers"
 """The feature that the daemon reports which models in its settings accept images."""
 
 MID_TURN_CHARACTERS = 16 * 1024
-"""Longest such message in characters (0.24.4)."""
+"""Longest message to a running turn, in characters (0.24.4)."""
 
 Json = dict[str, Any]
 
@@ -148,9 +149,9 @@ class Meta(Wire):
     about background work, `mid_turn_message_injected` for a text put into a turn, in a session read from disk."""
     background_task: BackgroundTask | None = None
     prompt_id: str | None = None
-    """The prompt this belongs to, where the envelope does not say so: in a session read from disk."""
+    """The prompt this belongs to, in a session read from disk; in others the envelope has it."""
     timestamp: float | None = None
-    """Its time, in ms since the epoch, in such a session."""
+    """Its time in ms since the epoch, in a session read from disk."""
     qwen_discrete_message: bool = False
     """Whether it is a whole message outside of all turns."""
     parent_tool_call_id: str | None = None
@@ -523,10 +524,10 @@ _UPDATES = {**_kinds(Update), **_kinds(_MessageChunk)}
 _EVENTS = _kinds(Payload)
 
 SILENT = (ReplayComplete, StateResyncRequired, BackgroundNotificationTurnComplete)
-"""Events that a chat does not show: the first two are about the stream; the words of the last came as chunks."""
+"""Events that a chat does not show.  Two are about the stream; the text of the third has come in chunks."""
 
 SHOWN = {**_UPDATES, **_EVENTS}.keys() - {cls.KIND for cls in SILENT}
-"""The kinds of the others.  One of another shape is reported by name, once a turn; any other kind is logged."""
+"""The kinds of events that a chat shows.  A malformed one is reported by name once a turn; others are logged."""
 
 
 class Envelope(Wire):
@@ -575,7 +576,7 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def _places(error: ValidationError) -> str:
-    """Return where in a value the problems in `error` are, and their types, but no value."""
+    """Return the positions and types of the problems in `error`, without the values."""
     return ", ".join(f"{'.'.join(map(str, item['loc']))}: {item['type']}" for item in error.errors(include_input=False))
 
 
