@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The daemon in use: connect, start one locally, retry, leave; its sessions: list, open, fork and leave them."""
+"""Connect to a daemon, or start one here; list, open, fork, rewind and leave its sessions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Daemon:
         self._memberships = memberships
         self._shared = shared
         self.lock = anyio.Lock()
-        """Orders the calls about the daemon."""
+        """Orders the calls about no open session, and the handling of a daemon's end."""
         self._state = _OFF
         self._used: UsedDaemon | None = None
         self._local: LocalDaemon | None = None
@@ -69,7 +69,7 @@ class Daemon:
         self._conversations: dict[str, Conversation] = {}
         self._interrupted: dict[str, InterruptedTurns] = {}
         self._session_ids: dict[str, str] = {}
-        """The daemon's ids of the sessions that Emacs knows, by Emacs's."""
+        """Map Emacs's ids of sessions to the daemon's."""
 
     @property
     def _in_use(self) -> UsedDaemon:
@@ -91,7 +91,7 @@ class Daemon:
 
         :raises DaemonError: when it cannot be used
         """
-        # Clean up after a lost or refused connection; the user left nothing.
+        # Clean up after a lost or refused connection, without leaving its sessions.
         await self.leave(lost=True)
         try:
             address = find_address(call.url, call.token, self._shared.environ, call.sources)
@@ -159,8 +159,8 @@ class Daemon:
         """Report a daemon that has not answered for `SILENT_S`."""
         await anyio.sleep(SILENT_S)
         text = (
-            f"The daemon at {client.url} has said nothing for {SILENT_S:g} s and is waited for; "
-            "M-x qwen-companion-daemon-stop gives it up."
+            f"The daemon at {client.url} has not answered for {SILENT_S:g} s; "
+            "M-x qwen-companion-daemon-stop stops waiting."
         )
         self._say(replace(self._state, state="unreachable", text=text))
 
@@ -190,16 +190,16 @@ class Daemon:
         self._say(replace(self._state, state="connected", text=None, workspace=workspace))
 
     def _progress(self, text: str | None) -> None:
-        """Report `text`, the thing waited for, or None for nothing."""
+        """Report `text`, the reason for a long wait; None when it is over."""
         if self._used is not None and self._state.state == "connected":
             self._say(replace(self._state, text=text))
 
     def reached(self, trouble: DaemonError | str | None) -> None:
-        """Report that the daemon answers, or that it does not, because of `trouble`."""
+        """Report that the daemon answers, or, with `trouble`, why it does not."""
         if self._used is None:
             return
         if isinstance(trouble, UnauthorizedError):
-            # The token is read again only by the next connect.
+            # Only the next connect reads the token again.
             self._say(replace(self._state, state="refused", text=str(trouble)))
         elif self._state.state != "refused":
             state = "connected" if trouble is None else "unreachable"
@@ -271,7 +271,7 @@ class Daemon:
         """
         session_id = self._session_ids.get(call.session)
         if session_id is None:
-            # The Emacs may know the session from an earlier backend process.
+            # Emacs may know the session from an earlier backend process.
             await self.list()
             session_id = self._session_ids.get(call.session)
         if session_id is None:
@@ -330,7 +330,7 @@ class Daemon:
         return conversation
 
     def _named(self, session_id: str) -> str:
-        """Return Emacs's id of a session, from now on known."""
+        """Return Emacs's id of a session, and remember the daemon's."""
         name = local_id("session", session_id)
         self._session_ids[name] = session_id
         return name

@@ -211,7 +211,7 @@ async def test_a_daemon_that_says_nothing_is_named(emacs: Emacs, monkeypatch: py
         emacs.ask("daemon-connect", url=url, token=TOKEN, root=ROOT)
         await emacs.until(lambda: emacs.all(messages.DaemonState, state="unreachable"))
         said = str(emacs.last(messages.DaemonState).text)
-        assert "has said nothing for" in said
+        assert "has not answered for" in said
         assert "M-x qwen-companion-daemon-stop" in said
         await emacs.call("daemon-disconnect")
 
