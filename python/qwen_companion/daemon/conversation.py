@@ -67,17 +67,17 @@ from qwen_companion.emacs.messages import Notification
 _log = logging.getLogger(__name__)
 
 COUNT_S = 30.0
-"""Seconds after which the number of clients is asked for again."""
+"""Seconds between two requests for the number of clients."""
 
 _MODEL_WRITES = "user"
-"""The settings there that a change of the model rewrites: the user's."""
+"""The settings on the daemon's machine that a change of the model rewrites."""
 
 _LOST_EVENTS = "Some events were missed."
 _RESTARTED = "The daemon has been restarted."
 
 
 Fitting = Callable[[int], str | None]
-"""Returns a text of at most that many UTF-16 units."""
+"""Returns a text of at most the given number of UTF-16 units."""
 
 
 class Host(Protocol):
@@ -120,7 +120,7 @@ class Conversation:
         interrupted: InterruptedTurns,
         reached: Callable[[DaemonError | str | None], None],
     ) -> None:
-        """Begin a session; the agent works in `directory`, and `interrupted` are the turns that broke off before.
+        """Begin a session whose agent works in `directory`; `interrupted` are its interrupted turns.
 
         `reached` gets None when the daemon answers, else the error.
         """
@@ -276,7 +276,7 @@ class Conversation:
             self._checking = self._tasks.start(self._check)
 
     async def _check(self) -> None:
-        """Request facts that the stream lacks: which permissions are still open, and the choices of settings."""
+        """Request the open permissions and the available settings, which the stream lacks."""
         asked_about = self.session.permissions.unanswered
         try:
             status = await self._client.status(self.session.session_id)
@@ -328,7 +328,7 @@ class Conversation:
     # --- Acting
 
     async def prompt(self, parts: Sequence[models.PromptBlock]) -> str:
-        """Send `parts`, once, after the notes for the model; return the turn it will be.
+        """Send the notes for the model and `parts`, without retry; return the new turn's id.
 
         :raises UnsupportedError: for an image, when the model is known to accept none
         """
@@ -372,7 +372,7 @@ class Conversation:
         if vote.allowed is not None and call.revision != (None if tool is None else tool.revision):
             raise GoneError("The action has changed since it was shown.")
         note = None if vote.allowed is None else await in_thread(self._note, call, tool)
-        # Before the answer, as the tool runs at once: the model then reads the note with the tool's result.
+        # Send the note first: the tool runs as soon as it is allowed, and the model reads the note with its result.
         message = None if note is None else await self._send_note(note)
         try:
             await self._client.answer_permission(self.session.session_id, vote.request_id, vote.option_id, vote.answers)
@@ -385,7 +385,7 @@ class Conversation:
             raise
 
     def _note(self, call: Answer, tool: HeldTool | None) -> str | None:
-        """Return the note that the model reads with the answer `call`, which lets `tool` run, or None."""
+        """Return the note for the model that goes with `call`, an answer that allows `tool`; None for no note."""
         path, proposed = (None, None) if tool is None else (tool.first_path, tool.text(NEW, 0))
         if call.text is None or path is None or proposed is None:
             return self._plans.note(call)
@@ -440,13 +440,13 @@ class Conversation:
             raise UnsupportedError(f"The model {line(model.name or model.model_id)} takes no images.")
 
     async def fetch(self, tool: str, part: str, index: int) -> None:
-        """Send a whole text of `tool`."""
+        """Send Emacs the whole text `part` of `tool`."""
         while True:
             held = self.session.tool(tool)
             revision = None if held is None else held.revision
             # Sanitising 10 MB would block the event loop.
             text = None if held is None else await in_thread(held.text, part, index)
-            # Emacs must not mistake it for a text of a later revision, which may be on its way by now.
+            # Emacs must not mistake it for the text of a later revision, reported meanwhile.
             now = self.session.tool(tool)
             if revision == (None if now is None else now.revision):
                 break

@@ -25,12 +25,12 @@ Output = Change | Permission | SlashCommands
 DONE = "done"
 
 _UNKNOWN = ""
-"""An id that no turn has."""
+"""Stands for the id of an unknown turn."""
 
 
 @dataclass(frozen=True)
 class _Interrupted:
-    """The reports of a turn that came after the turn `after`: None for the first turn, `_UNKNOWN` for any place."""
+    """The reports of an interrupted turn, and the turn `after` which it came, None if it was the first."""
 
     changes: list[Change]
     after: str | None
@@ -40,7 +40,7 @@ class InterruptedTurns:
     """The interrupted turns of one session, across all its loads and all connections to its daemon."""
 
     def __init__(self, shown: Iterable[Change] = ()) -> None:
-        """`shown` are turns without a good end that another process reported to Emacs."""
+        """`shown` are unfinished and failed turns that an earlier process reported to Emacs."""
         self._turn: str | None = None
         """The running turn, whose reports are in `_told`."""
         self._told: dict[object, Change] = {}
@@ -49,7 +49,7 @@ class InterruptedTurns:
         self._after: str | None = None
         self._interrupted: dict[str, _Interrupted] = {}
         self.record(shown)
-        # The reports between them are unknown, so a turn that a load lacks goes to the end.
+        # The turns between them are unknown, so a turn that a load lacks goes to the end.
         self._newest = self._after = _UNKNOWN
         self._interrupted = {turn: replace(item, after=_UNKNOWN) for turn, item in self._interrupted.items()}
 
@@ -68,7 +68,7 @@ class InterruptedTurns:
             if _begins(change) and change.turn != self._turn:
                 self._begin(change.turn)
             if change.turn == self._turn:
-                # Of a tool only its last state, at its first position.
+                # Keep the last state of a tool, at its first position.
                 self._told[change.id if isinstance(change, ToolChange) else len(self._told), type(change)] = change
                 if isinstance(change, EndChange):
                     if change.outcome != DONE:
@@ -83,10 +83,10 @@ class InterruptedTurns:
     def completed(
         self, loaded: Sequence[Output], outcomes: Mapping[str, str], *, running: str | None, why: str
     ) -> list[Output]:
-        """Return the outputs `loaded`, which replace all reports, with the missing turns and ends added.
+        """Return the outputs `loaded`, with missing turns and ends added; they replace all recorded reports.
 
-        `outcomes` has how turns ended as far as the daemon knows, see `EndChange`.  A turn without a reported end that
-        is not `running` has broken off, because of `why`.
+        `outcomes` has the outcomes of turns that the daemon knows, see `EndChange`.  A recorded turn that has no end
+        and is not `running` is ended as failed because of `why`.
         """
         if self._turn not in (None, running):
             self.record([EndChange(self._turn, outcome="failed", text=why)])
@@ -109,7 +109,7 @@ class InterruptedTurns:
         return result
 
     def _rebuild(self, outputs: Sequence[Output], running: str | None) -> None:
-        """Replace all recorded reports by `outputs`, where only the turn `running` is unfinished."""
+        """Replace all recorded reports by `outputs`, in which only the turn `running` is unfinished."""
         self._turn = self._newest = self._after = None
         for item in outputs:
             if isinstance(item, Change) and item.turn is not None and _begins(item):
@@ -136,7 +136,7 @@ def _places(outputs: Sequence[Output], turn: str | None) -> list[int]:
 
 
 def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known: Container[str]) -> list[Output]:
-    """Return `outputs` with `interrupted` in place of its turn there, else after the turn before it."""
+    """Insert `interrupted` into `outputs`: in place of its `turn` if it is there, else after the preceding one."""
     name = turn if _places(outputs, turn) else _other_name(outputs, interrupted, known)
     if places := _places(outputs, name):
         rest = [item for item in outputs if not (isinstance(item, Change) and item.turn == name)]
@@ -147,9 +147,9 @@ def _with(outputs: Sequence[Output], turn: str, interrupted: _Interrupted, known
 
 
 def _other_name(outputs: Sequence[Output], interrupted: _Interrupted, known: Container[str]) -> str | None:
-    """Return the name in `outputs` of an `interrupted` turn, if it is not one of the `known` names there, or None.
+    """Return the id that `outputs` has for an `interrupted` turn, other than the `known` ones, or None.
 
-    The disk of an older daemon (0.21.2) has no ids of prompts: such a turn is recognised by its texts.
+    The disk of an older daemon (0.21.2) has no ids of prompts: recognise the turn by its texts.
     """
     asked, said = _text(interrupted.changes, "user"), _text(interrupted.changes, "answer")
     for change in reversed(outputs):

@@ -9,7 +9,7 @@ import re
 from qwen_companion.daemon.models import MID_TURN_CHARACTERS
 
 _DIFFERENCE_CHARACTERS = MID_TURN_CHARACTERS - 2048
-"""Longest part of a difference that is sent, in characters; names of files and our own words need the rest."""
+"""Most characters of a difference to send; the rest of the limit is for the file name and our own words."""
 
 NOT_APPLIED = "My change to your edit, of which I told you last, is not applied: another client answered in my place."
 """Follows a note that the model has read but that no longer holds."""
@@ -32,7 +32,7 @@ def without_notes(prompt: str) -> str:
 
 
 def review_note(path: str, proposed: str, wanted: str) -> str | None:
-    """Return the user's words about `wanted`, put into the file `path` after the tool has written `proposed`.
+    """Return a note on `wanted`, the user's text of the file `path`, which replaces the tool's, `proposed`.
 
     None when the two differ at most in line ends.
     """

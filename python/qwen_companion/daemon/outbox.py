@@ -150,7 +150,7 @@ def _batches(session: str, changes: Sequence[Change]) -> Iterable[Turns]:
 
 
 def _pieces(change: Change) -> Iterable[Change]:
-    """Return `change`, a long text in parts."""
+    """Yield `change`, split if it is a long text."""
     if not isinstance(change, TextChange) or change.background or change.weight <= BATCH_WEIGHT:
         return [change]
     size = BATCH_WEIGHT // 2

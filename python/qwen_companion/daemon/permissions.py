@@ -45,8 +45,8 @@ _TEXT_CHARACTERS = 2000
 class Vote:
     """An answer in the daemon's words; `option_id` None dismisses the question.
 
-    `answers` are those to a form's questions, by key; several to one question are joined by commas.  `allowed` is
-    Emacs's id of the tool that may then run.
+    `answers` has the answer to each question of a form, by key; several to one question are joined by commas.
+    `allowed` is Emacs's id of the tool that may then run.
     """
 
     request_id: str
@@ -99,7 +99,7 @@ class Permissions:
     ) -> None:
         """Add a permission that the daemon needs for `tool`, with its `message`; `show` sends it to Emacs.
 
-        With a `plan`, it asks to approve that.
+        With a `plan`, it is the approval of that plan.
         """
         offered = {local_id("option", request_id, option.option_id): option for option in options}
         self._pending[request_id] = _Pending(
@@ -113,7 +113,7 @@ class Permissions:
                 message=_short(reveal(message)) or None,
                 options=tuple(_option(identifier, option, plan) for identifier, option in offered.items()),
                 questions=tuple(map(_question, questions)),
-                # The project's directory, which is known elsewhere, determines the file.
+                # `Plans` adds the file, which depends on the project's directory.
                 plan=None if plan is None else OfferedPlan("", exact(plan)),
             ),
             {identifier: option.option_id for identifier, option in offered.items()},
@@ -138,7 +138,7 @@ class Permissions:
     def close(self, request_id: str, by: str | None = None, option_id: str | None = None) -> Iterator[Permission]:
         """Close a permission that was answered `by` somebody with `option_id`, or is void.
 
-        Yield it, if Emacs was sent it, with its plan if that was approved.
+        If it was sent to Emacs, yield it, with its plan if that was approved.
         """
         self._closed.add(request_id)
         pending = self._pending.pop(request_id, None)

@@ -56,7 +56,7 @@ def point_before(
 
 
 def prompt_of_turn(prompts: Sequence[PastPrompt], start: int, words: str) -> PastPrompt:
-    """Return the one of `prompts` that begins with `words`, on one line, and that a hook reported at `start`, in ms.
+    """Return the one of `prompts` that a hook reported at `start`, in ms, and that begins with the line `words`.
 
     :raises GoneError: when there is none
     """
@@ -88,7 +88,7 @@ async def rewind_recorded(address: DaemonAddress, directory: str, session_id: st
 
 
 async def fork_recorded(address: DaemonAddress, directory: str, session_id: str, find: Find) -> str:
-    """Return a copy of a session recorded in `directory` that ends with the turn of the prompt that `find` chooses.
+    """Copy a session recorded in `directory`, up to the turn of the prompt that `find` chooses; return the copy's id.
 
     The session is unchanged, and a CLI may have it open; a daemon listens at `address`.
 

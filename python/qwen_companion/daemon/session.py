@@ -58,9 +58,9 @@ class DaemonSession:
         was_mine: Callable[[str], bool] = lambda _: False,
         interrupted: InterruptedTurns | None = None,
     ) -> None:
-        """`session_id` and our `client_id` are the daemon's; `was_mine` tells whether a client id was ours before.
+        """`session_id` and our `client_id` are the daemon's; `was_mine` returns whether a client id was ours before.
 
-        `interrupted` are the turns that broke off before.
+        `interrupted` are the session's interrupted turns.
         """
         self.session_id = session_id
         self.id = local_id("session", session_id)
@@ -72,7 +72,7 @@ class DaemonSession:
         self._loading = True
         self._lost_because: str | None = None
         self._end: tuple[str, str] | None = None
-        """The state and text of a session without events until the next load."""
+        """The state and text of a session that gets no events until the next load, else None."""
         self._epoch: str | None = None
         self._interrupted = interrupted or InterruptedTurns()
         self._queued: tuple[Queued, ...] = ()
@@ -92,7 +92,7 @@ class DaemonSession:
             return None
         return ME if client_id == self._client_id or self._was_mine(client_id) else OTHER
 
-    # --- What it is asked
+    # --- State
 
     @property
     def info(self) -> SessionInfo:
@@ -185,12 +185,12 @@ class DaemonSession:
             known = {item.turn for item in (*completed, *self.turns.queue) if isinstance(item, Change | Queued)}
             completed += lost_ends(item for item in self._queued if item.turn not in known)
         self._epoch = reply.event_epoch
-        # It lives, even if its history contains an end.
+        # The session is live, even if its history contains an end.
         self._loading, self._end, self._lost_because = False, None, None
         return completed
 
     def catch_up(self, before: DaemonSession, now: DaemonSession) -> None:
-        """Copy the facts that `now`, replaced by this session, has learnt since `before`, its snapshot at the load."""
+        """Copy the changes of `now`, which this session replaces, since `before`, its snapshot at the load."""
         self.facts.catch_up(before.facts, now.facts)
         running = now.turns.running
         if running and running != before.turns.running:
@@ -210,7 +210,7 @@ class DaemonSession:
         """Record that a load was requested."""
         self.connected, self._loading, self._end = False, True, None
 
-    # --- What it is told
+    # --- Reports about the session
 
     def lost(self, text: str) -> list[Output]:
         """Mark the session as dead because of `text`, until the user loads it again."""
@@ -270,7 +270,7 @@ class DaemonSession:
     # --- Events
 
     def apply(self, envelope: models.Envelope) -> list[Output]:
-        """Handle the event in `envelope`; return the reports to Emacs.  Contain errors in it."""
+        """Handle the event in `envelope`; return the reports to Emacs.  Log an error in this; raise none."""
         outputs: list[Output] = []
         try:
             outputs.extend(self._apply(envelope))

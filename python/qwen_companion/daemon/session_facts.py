@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Facts about a session, kept over all loads."""
+"""Facts about a session, which survive its loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qwen_companion.daemon import models
 from qwen_companion.daemon.sanitize import line
 
 _ANSWERED = ("title", "clients", "model", "model_names", "mode")
-"""Facts that come with the daemon's answers, beside events."""
+"""Facts that the daemon's answers have, not only its events."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class SessionFacts:
                 pass
 
     def catch_up(self, before: SessionFacts, now: SessionFacts) -> None:
-        """Copy the answered facts in which `now` differs from `before`."""
+        """Copy the facts of `_ANSWERED` that changed from `before` to `now`."""
         for name in _ANSWERED:
             if getattr(now, name) != getattr(before, name):
                 setattr(self, name, getattr(now, name))

@@ -108,7 +108,7 @@ class HeldTool:
         return True
 
     def give_up(self, turn: str) -> bool:
-        """Mark it as failed if it is an unfinished part of the failed `turn`, which the daemon omits (0.24.4)."""
+        """Mark it as failed if it was running in the failed `turn`; the daemon does not report this (0.24.4)."""
         if self._turn != turn or self.ended:
             return False
         self._status = "failed"
@@ -182,7 +182,7 @@ class HeldTool:
         return exact(diff.new if part == NEW else diff.old or "")
 
     def news(self, texts: Iterable[str]) -> str:
-        """Return those of `texts`, said about the tool, that its input does not show already."""
+        """Join the `texts` about the tool that are not in its input."""
         given = reveal(self._input)
         return "\n".join(text.strip() for text in texts if reveal(text).strip() not in given)
 
@@ -211,7 +211,7 @@ class Tools:
         return tool
 
     def describe(self, fields: ToolFields, turn: str | None, time: int | None) -> HeldTool:
-        """Merge `fields`, from a question about a tool, into that tool, and return it."""
+        """Merge `fields`, from a request for permission, into their tool, and return it."""
         tool = self.find(fields.tool_call_id)
         if tool is None:
             return self.merge(fields, turn, time, begins=False)
@@ -268,7 +268,7 @@ def plan_in(fields: ToolFields) -> str | None:
 
 
 def without_texts(fields: ToolFields) -> tuple[ToolFields, list[str]]:
-    """Return `fields`, from a question about a tool, without its texts, and these texts, which are for the user."""
+    """Split `fields`, from a request for permission, into the fields of the tool and the texts for the user."""
     content = fields.content or ()
     rest = tuple(item for item in content if _text(item) is None)
     return fields.model_copy(update={"content": rest}), [text for text in map(_text, content) if text]
@@ -286,8 +286,8 @@ def _diff(item: ToolContent, creates: bool) -> _Diff:
 def _creates(fields: ToolFields) -> bool:
     """Return whether `fields` says that the file is new.
 
-    The old text does not: it is empty for a new file as for an empty one.  On 0.24.4 nothing tells when a file is
-    written as a whole.
+    The old text does not: it is empty for a new file as for an empty one.  When 0.24.4 writes a whole file, nothing
+    says whether it is new.
     """
     output = fields.raw_output
     if isinstance(output, Mapping):

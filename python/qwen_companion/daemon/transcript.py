@@ -34,7 +34,7 @@ class Transcript:
     """One session's transcript since it was loaded; rebuilt by each load."""
 
     def __init__(self, turns: Turns, author: Callable[[str | None], str | None]) -> None:
-        """Begin empty; `author` returns the author with a client id, see `permissions.ME`."""
+        """Begin empty; `author` maps a client id to an author, see `permissions.ME`."""
         self.tools = Tools()
         self.first_words: str | None = None
         """The beginning of the first prompt."""
@@ -100,7 +100,7 @@ class Transcript:
         yield from self._text(envelope, "user", text, None, by=by, time=time)
 
     def _note_prompt(self, envelope: models.Envelope, payload: models.UserMessageChunk, text: str) -> int | None:
-        """Record the prompt that begins with `text`, and return its time; later links are mentioned in it."""
+        """Record the prompt that begins with `text`, and return its time.  The text mentions links, sent later."""
         turn = self._turns.of(envelope)
         recorded = None if payload.meta is None else payload.meta.timestamp
         time = time_of(envelope) if recorded is None else round(recorded)
@@ -123,7 +123,7 @@ class Transcript:
     def _said_already(self, meta: models.Meta, text: str) -> bool:
         """Return whether a background report repeats what was already shown."""
         if meta.source == _BACKGROUND_TURN:
-            # The texts for the model, and its answer, follow it.
+            # It announces the texts for the model and its answer, which come next.
             return True
         report = (None if meta.background_task is None else meta.background_task.task_id, text)
         if meta.source == _BACKGROUND_DONE:

@@ -12,7 +12,7 @@ from qwen_companion.daemon.notes import without_notes
 from qwen_companion.daemon.sanitize import clean, line
 
 UNKNOWN_PROMPT = ""
-"""The running prompt if the daemon only says that there is one."""
+"""Stands for the running prompt when the daemon says that one runs, but not which."""
 
 _FORWARD_FAILED = "forward_failed"
 _SHORT_TEXT = 2000
@@ -22,7 +22,7 @@ class Turns:
     """The turns since the session was loaded; rebuilt by each load."""
 
     def __init__(self, session_id: str, ended: Iterable[str] = ()) -> None:
-        """`session_id` and `ended`, the prompts whose turns are over, are the daemon's."""
+        """`session_id` is the daemon's; `ended` are its ids of prompts whose turns are over."""
         self._session_id = session_id
         self.replaying = True
         """Whether the events are from a history."""
@@ -63,7 +63,7 @@ class Turns:
         return self._past_turn if envelope.prompt_id is None else local_id("turn", envelope.prompt_id)
 
     def apply(self, envelope: models.Envelope, author: Callable[[str | None], str | None]) -> None:
-        """Apply the event in `envelope`, if it is about the queue; `author` returns the author with a client id."""
+        """Apply the event in `envelope`, if it is about the queue; `author` maps a client id to an author."""
         match payload := envelope.payload:
             case models.PendingPromptAdded():
                 by, text = author(envelope.originator_client_id), clean(without_notes(payload.text))[:_SHORT_TEXT]
@@ -85,7 +85,7 @@ class Turns:
                     self.cancelling = True
             case models.MidTurnMessageInjected():
                 for message_id in payload.message_ids:
-                    # It was queued like a prompt, and becomes none.
+                    # It was queued like a prompt, but gets no turn.
                     self._queue.pop(message_id, None)
             case _:
                 pass
