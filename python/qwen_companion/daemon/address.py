@@ -85,7 +85,7 @@ def find_address(
 ) -> DaemonAddress:
     """Return the daemon at `url`; `environment` replaces arguments that are None or "".
 
-    Its token is read from the files `sources`, see `authinfo`, else it is `token`.
+    Look up its token in the files `sources`, see `authinfo`; use `token` where they have none.
 
     :raises SettingsError: when no daemon is named, or its token is unusable
     :raises UnsafeUrlError: for plain HTTP to anything but loopback, and for an invalid URL

@@ -39,7 +39,7 @@ Scope = Literal["single", "thread"]
 
 
 class DaemonClient(Requests):
-    """The client of the daemon at a URL.  Must be closed.  All methods raise `DaemonError`s."""
+    """A client of the daemon at a URL, to be closed after use.  All methods raise `DaemonError`s."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class DaemonClient(Requests):
     ) -> None:
         """Prepare requests to `url`; `memberships` may come from an earlier process.
 
-        `progress` is called with the name of the thing waited for when that takes long, and with None afterwards.
+        `progress` is called with the reason for a long wait, and with None after it.
 
         :raises SettingsError: for a token that no header can carry
         :raises UnsafeUrlError: for an unusable URL
@@ -221,7 +221,7 @@ class DaemonClient(Requests):
         """Answer a permission by one of its options, or cancel it with None; `answers` fill in a question's form.
 
         :raises NotFoundError: when it is already settled
-        :raises InvalidRequestError: with the code `invalid_option_id`
+        :raises InvalidRequestError: for an unknown option (code `invalid_option_id`)
         """
         outcome = {"outcome": "cancelled"} if option_id is None else {"outcome": "selected", "optionId": option_id}
         body = {"outcome": outcome} if answers is None else {"outcome": outcome, "answers": dict(answers)}
@@ -276,7 +276,7 @@ class DaemonClient(Requests):
         return await self.ask(models.ContextReply, "GET", "/context", session_id)
 
     async def model_in_use(self, session_id: str) -> models.ProviderModel | None:
-        """Return the session's model from the daemon's settings; None if it is not there or they are unavailable."""
+        """Look up the session's model in the daemon's settings; return None if it or they are unavailable."""
         if models.PROVIDERS_FEATURE not in self._features:
             return None
         current = (await self.context(session_id)).state.models.current_model_id

@@ -101,7 +101,7 @@ class CallDispatcher:
                 await self._daemon.leave()
 
     def handle(self, call: DaemonCall) -> None:
-        """Carry out `call`.  Calls about one session run in order, and so do those about none."""
+        """Carry out `call`.  Calls about one session run in order, and so do calls about no session."""
         try:
             request = messages.request_of(call)
         except MessageError as error:
@@ -144,7 +144,7 @@ class CallDispatcher:
                     self._outbox.queue(Reply(request, session=outcome.session, turn=outcome.turn))
 
     def _answer(self, method: str, request: str | None, error: Exception) -> None:
-        """Report the failure of `method`; of an `error` that is not ours only the kind, as its text may be secret."""
+        """Report the failure of `method`; of a foreign `error` only the type, as its text may contain secrets."""
         if isinstance(error, errors.UnauthorizedError):
             self._daemon.reached(error)
         foreign = not isinstance(error, CompanionError)

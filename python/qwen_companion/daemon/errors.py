@@ -19,7 +19,7 @@ class SettingsError(DaemonError):
 
 
 class NotStartedError(DaemonError):
-    """A daemon of our own did not start.  The text has its last lines of output."""
+    """A daemon started from here has failed to start.  The text has its last lines of output."""
 
 
 class UnsafeUrlError(DaemonError):
@@ -39,7 +39,7 @@ class UnreachableError(DaemonError):
 
 
 class RefusedError(DaemonError):
-    """The daemon refused the request.  Root of the classes below; itself for a status without one of its own.
+    """The daemon refused the request.  Root of the classes below, and raised itself for any other status.
 
     `status` is the HTTP status; `code` the daemon's word for the reason, if it looks like a word.
     """
@@ -70,7 +70,7 @@ class NotFoundError(RefusedError):
 
 
 class GoneError(DaemonError):
-    """Emacs names an object that does not exist, or no longer; the daemon was not asked."""
+    """Emacs named an object that does not exist (any more); no request was sent."""
 
 
 class BusyError(RefusedError):
@@ -91,7 +91,7 @@ class ServerFailedError(RefusedError):
 class InvalidRequestError(RefusedError):
     """Another 4xx: the daemon rejects this request.  A retry changes nothing.
 
-    CODE `invalid_client_id` means that the daemon has forgotten this client; `load` registers it again.
+    The code `invalid_client_id` means that the daemon has forgotten this client; `load` registers it again.
     """
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The interface of the daemon's client to Emacs: its modules are imported by the first call about the daemon."""
+"""Connect Emacs to the daemon's client, whose modules are imported by the first call about a daemon."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class DaemonFront:
     ) -> None:
         """Serve in `services`.
 
-        `journal` gets the activity of chats and has the texts for their models.  The client may take `stop_s` seconds
-        to stop.
+        `journal` is sent the activity of chats, and supplies texts for their models.  The client may take `stop_s`
+        seconds to stop.
         """
         self._spool = spool
         self._services = services
@@ -69,7 +69,7 @@ class DaemonFront:
     async def _serve(self, scope: anyio.CancelScope) -> None:
         """Carry out the calls about the daemon, until `scope` is cancelled.
 
-        Import its client now: most users never need it.
+        Import the client only now: most users never need it.
         """
         with scope:
             try:
@@ -90,7 +90,7 @@ class DaemonFront:
 
     async def _refuse(self, text: str) -> None:
         """Answer each call about the daemon with `text`, until cancelled."""
-        # These need nothing that could be missing.
+        # These modules import no package that could be missing.
         from qwen_companion.daemon.messages import DaemonState, Reply, request_of
 
         async for call in self._calls_left:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A `qwen serve` of our own, on a free port of 127.0.0.1 with a fresh token, that ends with this process."""
+"""Run `qwen serve` on a free port of 127.0.0.1 with a fresh token, until this process ends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ARGUMENTS = (
     *("serve", "--hostname", "127.0.0.1", "--port", "0"),
     # --require-auth: even /health wants the token.  --no-web: the Web Shell is not needed.
     *("--require-auth", "--no-web"),
-    # Default: the daemon gives its agent 10 s, kills it and fails (0.21.2 and 0.24.4), on a busy machine always.
+    # With the default of 10 s, the daemon on a busy machine kills its agent and fails (0.21.2 and 0.24.4).
     *("--initialize-timeout-ms", "60000"),
     "--workspace",
 )
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+)\b")
 _LAST_LINES = 3
 _KILLED = 128
-"""The supervisor's exit codes above this mean that a signal ended the daemon: its output gives no reason."""
+"""Above this, the supervisor's exit code means that a signal ended the daemon; then its output gives no reason."""
 
 
 class LocalDaemon:
@@ -57,7 +57,7 @@ class LocalDaemon:
     async def stop(self) -> None:
         """End it and wait for that, which may take some seconds.
 
-        When this process ends, nothing need wait: the daemon ends anyway.
+        At the end of this process nobody needs to call this: the daemon ends too.
         """
         self._input.close()
         await self.ended()

@@ -48,7 +48,7 @@ class EventSource:
 
 
 class Requests:
-    """Requests to the daemon at a URL.  Must be closed."""
+    """Requests to the daemon at a URL.  Close it after use."""
 
     def __init__(self, url: str, token: str | None, memberships: Memberships) -> None:
         """Prepare requests to `url`; `memberships` are this client's ids in sessions.
@@ -116,7 +116,7 @@ class Requests:
         if content is not None:
             headers["Content-Type"] = "application/json"
         try:
-            # httpx2 limits each read: an answer that drips would never end.
+            # httpx2 limits each read only, so a slow trickle would never end.
             with anyio.fail_after(limit_s):
                 response = await self._http.request(
                     method,

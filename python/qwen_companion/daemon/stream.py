@@ -41,7 +41,7 @@ _LONGEST_ORDERED_WAIT_S = 300.0
 
 @dataclass(frozen=True)
 class Connected:
-    """The daemon answers.  Missed events come before `ReplayDone`."""
+    """A connection is open.  Missed events follow, then `ReplayDone`, then live ones."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class EventStream:
     async def _connection(self, source: EventSource) -> AsyncGenerator[StreamItem]:
         """Yield the items of one connection."""
         if source.epoch and source.epoch != self._cursor.epoch:
-            # The daemon says so too; an older one might not.
+            # The daemon also sends an event about this; an older one might not.
             yield Resync("epoch_reset")
             return
         replaying = True
@@ -214,7 +214,7 @@ class EventStream:
             if envelope.id <= self._cursor.event_id:
                 return None
             self._cursor = Cursor(envelope.id, epoch)
-            # Not after the events that start each connection: one that breaks after them is no better than none.
+            # The events that start each connection have no id: if it breaks right after them, it counts as failed.
             self._backoff.reset()
         return Frame(envelope, replaying)
 

@@ -8,7 +8,7 @@ when this process is killed.
 The first line of the input is the token.  It goes into the environment of the daemon only, which passes it to none of
 its children; on a command line everybody could read it.
 
-It uses only the standard library, so it needs no import path with the user's directories.
+This module uses only the standard library, so it needs no import path with the user's directories.
 """
 
 from __future__ import annotations
