@@ -172,7 +172,9 @@ lint: lint-python lint-elisp ## Check style, types, warnings and doc strings; ch
 
 lint-python: build lint-style $(BUILD)/typed
 
+# A marker left of a merge is no error in a doc string.
 lint-style: build
+	@! git grep -nE '^(<{7}|>{7}) '
 	@PYTHONPATH=python $(VENV)/python scripts/document_messages.py --check
 	@$(VENV)/ruff check --quiet
 	@$(VENV)/ruff format --check --quiet || { echo "lint: not formatted (make format):"; $(VENV)/ruff format --diff; exit 1; }
