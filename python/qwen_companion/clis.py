@@ -73,7 +73,7 @@ class Clis(SessionListener):
             self._here.sent(session, context)
 
     def hooks_reported(self) -> None:
-        """Handle that a hook, or what it has led to, may have changed the state of a CLI."""
+        """Update the states of CLIs after a hook, or after its consequences."""
         self.hook_watch.take_back()
         self._report(state.session.id for state in self._sessions.states())
 
@@ -107,7 +107,7 @@ class Clis(SessionListener):
         self._reported.update(changed)
         for session in gone:
             del self._reported[session]
-        # The journal watches the files of those without hooks.
+        # The journal watches the files of CLIs without hooks.
         self.silent.set_sessions(map(self._places.named_session, changed.values()), gone)
         if changed or gone:
             self._tell(SessionChanges(tuple(changed.values()), gone))

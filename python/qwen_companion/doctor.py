@@ -158,7 +158,7 @@ def _problem(directory: Path, ours: Mapping[Path, dict[str, Any]], port: int | N
 def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file `path`, {} where there is none."""
     try:
-        # A pipe would be waited for.
+        # Reading a pipe would block.
         return (read_object(path.read_bytes()) or {}) if stat.S_ISREG(path.stat().st_mode) else {}
     except OSError:
         return {}
@@ -308,7 +308,7 @@ def clis(environ: Mapping[str, str]) -> Generator[Check, None, dict[str, str]]:
 
 
 def _newer_node(path: str, environ: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the Node.js (major version) that the CLI at `path` asks for, and the older one that is there, if it is."""
+    """Return the major versions of Node.js that the CLI at `path` needs and that is installed, if that is older."""
     script = Path(os.path.realpath(path))
     manifest = next((file for parent in script.parents if (file := parent / "package.json").is_file()), None)
     asked = as_object(_json(manifest).get("engines")).get("node") if manifest else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names of files that arrive as text: models, CLIs, daemons and Emacs may send anything."""
+"""Check file names that arrive as text: models, CLIs, daemons and Emacs may send anything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from qwen_companion.base.errors import CompanionError
 
 LONGEST_BYTES = 4096
-"""The limit of Linux.  Resolving the links of a longer name, directory by directory, takes minutes."""
+"""Longest accepted name, the limit of Linux.  Resolving the links of a longer one can take minutes."""
 
 
 class FileNameError(CompanionError):

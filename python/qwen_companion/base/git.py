@@ -105,7 +105,7 @@ class GitError(CompanionError):
 
 
 class StalledError(GitError):
-    """Git did not end, now or a moment ago."""
+    """Git did not end in time, or was not started because it has just failed to."""
 
     def __init__(self) -> None:
         super().__init__("git gives no answer; a file that it reads here may be a pipe")
@@ -247,7 +247,7 @@ def _work_of(pid: int) -> float | None:
 
 
 def items(output: bytes) -> list[bytes]:
-    """Return the parts of `output`, each with a zero at its end."""
+    """Return the parts of `output`, each ended by a NUL."""
     return output.split(b"\0")[:-1]
 
 

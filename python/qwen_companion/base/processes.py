@@ -23,7 +23,7 @@ _STATE, _PARENT, _THREADS, _START = 0, 1, 17, 19
 """Indices into the value of `_fields`."""
 
 _DEAD_STATES = ("Z", "X")
-"""States in /proc/PID/stat: a zombie that nobody has waited for, and a process about to vanish."""
+"""States in /proc/PID/stat of a process that has ended: a zombie, and one about to vanish."""
 
 
 def start_of(pid: int) -> str | None:

@@ -33,7 +33,7 @@ _WRITTEN_S = 1.0
 _POLL_S = 0.02
 
 SETTLE_S = 0.5
-"""Seconds after the end of a turn by which its last request is mostly written."""
+"""Seconds after a turn until its last request is usually in the transcript."""
 
 _SETTLED_S = 2.0
 """Further seconds to wait for it: a busy CLI writes its transcript late."""

@@ -33,7 +33,7 @@ class RecordingWatch:
                     self._stirred = anyio.Event()
                     watched = set(self._followed)
                     await watch.cover_nearest({os.path.dirname(each.path) for each in watched})
-                    # Those that are followed since are read after they are watched, to miss no change.
+                    # Recordings added meanwhile are watched first and read in the next round, to miss no change.
                     grown = self._grown & watched
                     self._grown -= grown
                     for each in grown & self._followed:

@@ -42,7 +42,7 @@ _END_OF_TIME = 1 << 53
 """Upper limit of a plausible time in ms."""
 
 _CLOCK_S = 2.0
-"""Seconds by which a record may seem to precede its process: the clock may have been set."""
+"""Seconds that a record may seem older than its process, as the clock may have been set."""
 
 
 class RecordError(CompanionError):

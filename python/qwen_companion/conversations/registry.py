@@ -29,7 +29,7 @@ MOST = 2000
 """Most CLIs to report, the newest."""
 
 CONNECTS_S = 3.0
-"""Seconds after its start by which a CLI has certainly connected to its editor."""
+"""Seconds from the start of a CLI until it has certainly connected to its editor."""
 
 
 class Registry:

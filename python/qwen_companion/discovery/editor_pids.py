@@ -26,7 +26,7 @@ from qwen_companion.base.processes import parent_of
 SHELLS = frozenset(("zsh", "bash", "sh", "tcsh", "csh", "ksh", "fish", "dash"))
 
 MAX_STEPS = 32
-"""Most processes in a walk; the next one is its result then."""
+"""Most processes in a walk; after them, the next one is the result."""
 
 
 def editor_pids(pid: int) -> tuple[int, ...]:

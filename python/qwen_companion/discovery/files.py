@@ -50,7 +50,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class _Owner:
-    """The Emacs that a file belongs to; the fields are those of `MARKER`."""
+    """The Emacs that a file belongs to; `MARKER` has the same fields."""
 
     space: str
     pid: int

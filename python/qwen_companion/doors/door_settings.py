@@ -37,7 +37,7 @@ EDIT_QUERY = "edit"
 """The query of the hook before edits."""
 
 ALL, OPEN, ALL_MODES = "all", "open", "all-modes"
-"""The edits that are reviewed: all in the mode `auto`, in that mode those of visited files, or all in all modes."""
+"""The edits to review: all in mode `auto`, those of visited files in mode `auto`, or all in all modes."""
 
 REVIEW_TIMEOUT_S = 60
 """Seconds that a CLI waits for the user's decision.  Qwen Code 0.24 ignores longer settings."""
@@ -55,7 +55,7 @@ _MARGIN_S = 3
 """Seconds added to the time that a listener may need."""
 
 _QUESTIONS = "|".join(QUESTION_TOOLS)
-"""A regular expression for the tools by which a model asks the user."""
+"""A regular expression for the tools with which a model asks the user."""
 
 _EDITS = "|".join(EDIT_TOOLS)
 """A regular expression for the tools that edit files."""
@@ -63,8 +63,8 @@ _EDITS = "|".join(EDIT_TOOLS)
 _OTHER_TOOLS = f"^(?!({_EDITS}|read_file|list_directory|glob|grep_search)$)"
 """All tools except those that edit, which have their own hook, and those that only read.
 
-A model calls the reading tools most, and each hook costs the CLI some 3 ms.  If one of them had to ask, the end of the
-question shows by `UserPromptSubmit` without a prompt, which comes with its result.
+A model calls the reading tools most, and each hook costs the CLI some 3 ms.  If a reading tool had to ask, a
+`UserPromptSubmit` without a prompt, sent with the tool's result, shows that the question is over.
 """
 
 _EVENTS: dict[str, tuple[str | None, int]] = {

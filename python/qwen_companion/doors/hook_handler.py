@@ -107,7 +107,7 @@ class _Delivery:
         self.done.set()
 
     async def result(self) -> Words | None:
-        """Return the result, None if the CLI does not wait so long."""
+        """Return the result; None if it comes after the CLI has stopped waiting."""
         with anyio.CancelScope(deadline=self.report.waits_until):
             await self.done.wait()
         return self.words
@@ -225,7 +225,7 @@ class HookHandler:
         return (event, None) if caller is None else (self._note(event, caller.peer), caller)
 
     def _calls_of(self, event: events.Event, peer: Peer) -> HeldCalls[Any] | None:
-        """Return those to which the call belongs that has run in the process `peer` by `event`, or None."""
+        """Return the held calls that contain the tool call reported by `event` of process `peer`, or None."""
         if not isinstance(event, events.PostToolUse):
             return None
         return next((calls for calls in (self.reviews, self.questions) if calls.awaits(peer, event)), None)

@@ -2,7 +2,7 @@
 """The endpoint that the hooks of a CLI call.
 
 A CLI waits for each of its hooks.  So a hook is answered at once and handled afterwards, unless the user has to decide
-or a listener is waited for.  A CLI treats silence or a failure as consent.  Only the command that it runs before an
+or a listener asks for time.  A CLI treats silence or a failure as consent.  Only the command that it runs before an
 edit makes it ask instead.  Never log a report.
 """
 

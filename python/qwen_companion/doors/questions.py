@@ -39,7 +39,7 @@ _MODE_KEYS = {None: "1", "auto-edit": "2"}
 """
 
 _DEFAULT_KEYS = "\x1b[A\x1b[A\r"
-"""The keys for `default`, the last choice but one: up from the first choice is the last."""
+"""The keys for `default`, the second last choice: up from the first choice wraps to the last."""
 
 _ESCAPE = "\x1b"
 

@@ -30,7 +30,7 @@ NOT_ON_DISK = "not on disk"
 
 @dataclass(frozen=True)
 class Job:
-    """The inputs of one round; names of files are those that the CLIs have."""
+    """The inputs of one round; files have the names that CLIs know."""
 
     snapshot: Snapshot
     settings: Settings
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def ruled(self) -> list[str]:
-        """The files to which rules apply: the user has not chosen to show them."""
+        """The files to which the rules apply; the others are shown by choice of the user."""
         return [file.path for file in self.snapshot.files if file.exposure != SHOW]
 
 

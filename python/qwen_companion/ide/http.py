@@ -67,9 +67,9 @@ class HttpServer:
         self._listener = listener
         self._clients: set[Client] = set()
         self._strangers: dict[Client, asyncio.TimerHandle] = {}
-        """Those that have not shown the token yet, with the end of their time."""
+        """Clients that have not shown the token yet, each with the timer that ends its connection."""
         self._answers: set[asyncio.Task[None]] = set()
-        """What answers the requests."""
+        """The tasks that answer requests."""
         self._told_to_stop = anyio.Event()
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
@@ -226,7 +226,7 @@ class Client(asyncio.Protocol):
         self._end_idleness()
         self._unparsed += len(data)
         try:
-            with suppress(httptools.HttpParserUpgrade):  # It is answered as if it asked for none.
+            with suppress(httptools.HttpParserUpgrade):  # A request to upgrade is answered like any other.
                 self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._deaf = True

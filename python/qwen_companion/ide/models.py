@@ -117,7 +117,7 @@ def told_context(text: str, place: str = "") -> ToldContext:
 class DiffAccepted:
     """The notification that a file was accepted with a text that includes the user's edits (spec F4).
 
-    It is made in pieces while it is sent: all of the JSON of 10 MB at once takes 10 ms more for its memory.
+    Its JSON is made in pieces while it is sent: for 10 MB at once, allocating memory takes 10 ms more.
     """
 
     def __init__(self, path: str, content: str) -> None:

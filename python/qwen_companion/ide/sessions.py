@@ -142,17 +142,17 @@ class SessionListener:
         """Handle the end of the session with that id."""
 
     def context_sent(self, session: str, context: bytes) -> None:
-        """Handle that `context` was sent to the session with that id."""
+        """Record that `context` was sent to the session with that id."""
 
     def went_out(self, key: str) -> None:
-        """Handle that all of the notification `key` is handed to the operating system for an open stream."""
+        """Record that the whole notification `key` was handed to the operating system."""
 
 
 class Sessions:
     """All sessions, by id.  Their processes are looked up and watched while `run` runs."""
 
     def __init__(self, known: Iterable[KnownSession], callers: Callers, timing: Timing | None = None) -> None:
-        """`known` are those of an earlier process.  Must be made on the event loop."""
+        """`known` are the sessions of an earlier process.  Create this on the event loop."""
         self.listeners: Sequence[SessionListener] = ()
         """Called in this order."""
         self._callers = callers

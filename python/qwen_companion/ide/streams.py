@@ -84,7 +84,7 @@ class OpenStreams:
     async def watch(self) -> None:
         """Send signs of life on silent streams, and cut those whose client reads nothing.
 
-        All at the same moments, without a timer for each.  A stream is cut if one piece takes too long, regardless of
+        One clock serves all streams.  A stream is cut if one piece takes too long, regardless of
         the length of the whole.
         """
         period = min(self._keep_alive_s, self._stall_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files that can get a new text in a review.  All functions block on disk I/O: not for the event loop."""
+"""Check which files a review may change.  All functions block on disk I/O; never call them on the event loop."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class DiffTools(SessionListener):
         self._tasks.start(self._show, opening, proposal, client, content)
         with anyio.move_on_after(self._patience):
             await opening.answered.wait()
-        # A busy Emacs has queued it.  If it refuses later, the CLI cannot be told, and asks in its terminal.
+        # A busy Emacs has queued the request.  A later refusal cannot reach the CLI, which then asks in its terminal.
         refusal = opening.refusal if opening.answered.is_set() else None
         return ToolResult() if refusal is None else ToolResult(refusal, is_error=True)
 

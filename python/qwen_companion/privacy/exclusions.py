@@ -30,7 +30,7 @@ _MAX_REMEMBERED = 1000
 
 @dataclass(frozen=True)
 class _Basis:
-    """The names and rules that a cached verdict depends on; found anew for each use of it."""
+    """The names and rules that a cached verdict depends on; computed again before each use, to compare."""
 
     names: Names | str
     settled: tuple[Settled, ...]

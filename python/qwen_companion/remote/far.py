@@ -124,10 +124,10 @@ class FarSite:
         self.times: Mapping[bytes, float] = {}
         """The change times of the files found by the last scan, in ms by the clock there."""
         self.loaded: dict[bytes, float] = {}
-        """Those of files that were read since."""
+        """The change times of the files read since that scan."""
         self._changed: Changed | None = None
         self._ahead = 0.0
-        """How far the clock there is ahead of ours, in ms."""
+        """Milliseconds that the clock there is ahead of ours."""
 
     def true_directory(self, directory: str) -> str:
         """See `Site`.  Links there are not followed: a file behind one has no other name in the record."""

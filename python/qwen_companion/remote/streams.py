@@ -187,7 +187,7 @@ class Streams:
             stream.open = False
 
     def admit(self) -> None:
-        """Carry the connections that the relay has named: the server now knows the keys that admit them."""
+        """Carry the waiting connections of the relay; the server now knows the keys that admit them."""
         self._drop_closed()
         self._admitted.set()
 
