@@ -216,7 +216,7 @@ On the heading of a turn, fold or unfold it; on a button, push it."
   (interactive nil qwen-companion-changes-mode)
   (let ((session (qwen-companion-turn-session (qwen-companion-changes--turn-at-point))))
     (when (string-empty-p session)
-      (user-error "The session of this turn is not known"))
+      (user-error "The conversation of this turn is unknown"))
     (qwen-companion-changes--show (list 'session session))))
 
 (defun qwen-companion-changes-show-plan ()

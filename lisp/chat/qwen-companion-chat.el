@@ -440,7 +440,7 @@ A list of (WINDOW POINT START), see `qwen-companion-chat--place'."
     (when-let* ((said (pcase (qwen-companion-daemon-end-outcome change)
                         ('done nil)
                         ('cancelled "Cancelled")
-                        ('removed (concat "Taken out of the queue" (and text (concat ": " text))))
+                        ('removed (concat "Removed from the queue" (and text (concat ": " text))))
                         ('lost (concat "Lost with the queue" (and back ", and in the input again")
                                        (and text (concat ": " text))))
                         ('failed (concat "Failed" (and text (concat ": " text)) "\n"

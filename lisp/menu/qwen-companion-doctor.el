@@ -248,7 +248,7 @@ empty, and COMMAND, the shell command in it, may be empty or missing.")
           (unless (eql 0 (process-exit-status process))
             (qwen-companion-doctor--add
              (list "fail" "Python part"
-                   (concat "the checks broke off"
+                   (concat "the checks ended early"
                            (unless (string-empty-p said)
                              (concat ": " (car (last (split-string said "\n"))))))
                    (qwen-companion-environment-remedy))))

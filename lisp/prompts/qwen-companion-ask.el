@@ -249,7 +249,7 @@ Signal a `user-error' if the CLI accepts none."
     (user-error "%s" refusal))
   (qwen-companion-ask--show
    (directory-file-name (or (qwen-companion-session-directory session)
-                            (user-error "The directory of this CLI is not known"))))
+                            (user-error "The directory of this CLI is unknown"))))
   (setq qwen-companion-ask--cli (qwen-companion-session-id session)))
 
 (defconst qwen-companion-ask--action

@@ -111,7 +111,7 @@ of the project if there are several."
         ((null plans)
          (message "No plan was approved in %s" (abbreviate-file-name directory)))
         ((or (active-minibuffer-window) (/= input num-nonmacro-input-events))
-         (message "You have typed on; M-x qwen-companion-plan again shows the plan"))
+         (message "Not shown, as you typed meanwhile; repeat M-x qwen-companion-plan"))
         (t (qwen-companion-kept-plans-show
             (if (or conversation (null (cdr plans)))
                 (car plans)

@@ -64,7 +64,7 @@ is as in `qwen-companion-resume'."
     (message "No conversation was recorded in %s" (abbreviate-file-name directory)))
    ((or (active-minibuffer-window)
         (/= input num-nonmacro-input-events))
-    (message "You have typed on; M-x qwen-companion-resume again lists the conversations"))
+    (message "Not listed, as you typed meanwhile; repeat M-x qwen-companion-resume"))
    (t
     (let* ((choices (cl-loop for session in sessions
                              for number from 1

@@ -84,7 +84,7 @@ go to the first word of the line."
   (when line
     (let ((count (qwen-companion-tools-read--line-count)))
       (when (> line count)
-        (user-error "%s has %d lines, and none with the number %d" path count line)))
+        (user-error "%s has no line %d; the last one is %d" path line count)))
     (forward-line (1- line)))
   (if (not symbol)
       (back-to-indentation)
@@ -639,7 +639,7 @@ For files without such changes, read the file instead."
                         (or end (+ start -1 (car qwen-companion-tools-read--lines)))
                         (+ start -1 (cdr qwen-companion-tools-read--lines)))))
         (when (> start count)
-          (user-error "%s has %d lines, and none with the number %d" path count start))
+          (user-error "%s has no line %d; the last one is %d" path start count))
         (when (and end (< end start))
           (user-error "The end is before the start"))
         (goto-char (point-min))

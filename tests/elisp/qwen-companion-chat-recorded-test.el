@@ -393,7 +393,7 @@ in them."
     (qwen-companion-chat-recorded-test--shows "Writing to"
       '(("Writing to other.txt: closed without an answer" shadow)
         ("Cancelled" warning)
-        ("Taken out of the queue: not this" warning)
+        ("Removed from the queue: not this" warning)
         ("")
         ("You" heading)
         ("then this" user)

@@ -464,7 +464,7 @@ One with a line end cannot be written."
      '(:kind end :turn "t2" :outcome removed :text "first t2 and more")
      '(:kind end :turn "t3" :outcome lost :text "first t3 and more"))
     (should (equal (concat "Lost with the queue: first t1 and more\n"
-                           "Taken out of the queue: first t2 and more\n"
+                           "Removed from the queue: first t2 and more\n"
                            "Lost with the queue, and in the input again: first t3 and more\n")
                    (qwen-companion-chat-test-conversation)))
     (should (equal "first t3\nand more\na draft" (qwen-companion-chat-test-prompt)))))

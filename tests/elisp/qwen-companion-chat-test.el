@@ -93,8 +93,8 @@
                    ("Failed: no model
 The agent still has this prompt, and may carry it out with the next one; C-c C-r goes back to before it
 " (:kind end :turn "t1" :outcome failed :text "no model"))
-                   ("Taken out of the queue\n" (:kind end :turn "t1" :outcome removed))
-                   ("Taken out of the queue: not this\n"
+                   ("Removed from the queue\n" (:kind end :turn "t1" :outcome removed))
+                   ("Removed from the queue: not this\n"
                     (:kind end :turn "t1" :outcome removed :text "not this"))
                    ("Ended: refusal\n" (:kind end :turn "t1" :outcome other :text "refusal"))))
     (qwen-companion-chat-test-with

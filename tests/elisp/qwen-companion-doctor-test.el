@@ -170,7 +170,7 @@ and the tests of the Python part do it."
   "An interpreter that cannot run the checks, and none at all."
   (let ((qwen-companion-python "false"))
     (qwen-companion-doctor-test--report
-      (should (string-match-p "^fail Python part: the checks broke off\n     -> run M-x qwen-companion-install-backend, or "
+      (should (string-match-p "^fail Python part: the checks ended early\n     -> run M-x qwen-companion-install-backend, or "
                               (buffer-string)))
       (goto-char (point-min))
       (while (and (forward-button 1 nil nil t)
@@ -181,7 +181,7 @@ and the tests of the Python part do it."
     (set-file-modes "python" #o755)
     (let ((qwen-companion-python (expand-file-name "python")))
       (qwen-companion-doctor-test--report
-        (should (string-match-p "checks broke off: No module named x$" (buffer-string))))))
+        (should (string-match-p "checks ended early: No module named x$" (buffer-string))))))
   (should-not (cl-find-if (lambda (buffer) (string-match-p "doctor errors" (buffer-name buffer)))
                           (buffer-list)))
   (let ((qwen-companion-python "no-such-python"))

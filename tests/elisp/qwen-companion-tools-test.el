@@ -300,7 +300,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
        `(("Lines 2 to 3 of 4, with unsaved changes. For more, call again with start 4."
           (2 "one\ntwo\n"))
          "buffer_text" "path" ,path "start" 2 "end" 3)
-       `("has 4 lines, and none with the number 5" "buffer_text" "path" ,path "start" 5)
+       `("has no line 5; the last one is 4" "buffer_text" "path" ,path "start" 5)
        `("before" "buffer_text" "path" ,path "start" 3 "end" 2)
        `(("Lines 1 to 1 of 1, as saved." (1 "")) "buffer_text" "path" ,empty))
       (with-current-buffer (get-file-buffer path)
@@ -404,7 +404,7 @@ EXPECTED is a part of the error, or all items, as calling returns them."
        `(((2 "(defun my-first)")) "definition" "symbol" "my-first" "path" ,path "line" 8)
        `(((6 "(defvar my-second)")) "definition" "symbol" "my-second" "path" ,path)
        `("There is no my-third in line 8" "definition" "symbol" "my-third" "path" ,path "line" 8)
-       `("none with the number 99" "definition" "symbol" "my-first" "path" ,path "line" 99)
+       `("has no line 99" "definition" "symbol" "my-first" "path" ,path "line" 99)
        ;; Without a tags table, etags would ask for one.
        `("No language server runs" "definition" "symbol" "f" "path" ,python))
       ;; That would be a search by a program.
