@@ -490,10 +490,9 @@ Return its value.  For commands only; the user can quit."
   "Matches characters outside Unicode: raw bytes, halves of surrogate pairs.")
 
 (defun qwen-companion-backend--with-bytes (value)
-  "Return VALUE, part of a payload, with what is not Unicode in a form to send.
-In names of files there may be such bytes.  `prin1' prints escapes for
-them that only Lisp reads; so byte N is sent as the half of a surrogate
-pair #xDC00 + N."
+  "Return VALUE, part of a payload, with bytes that are not Unicode escaped.
+Names of files may contain such bytes.  `prin1' prints them in a form that
+only Lisp reads; so byte N becomes the half of a surrogate pair #xDC00 + N."
   (cond ((stringp value)
          (let ((text (string-to-multibyte value)))
            (if (string-match-p qwen-companion-backend-not-unicode text)

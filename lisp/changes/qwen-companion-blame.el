@@ -160,7 +160,8 @@ non-nil if the user has changed them since."
 
 (defun qwen-companion-blame--help (mine turn)
   "Describe the author of lines of TURN, and its prompt.
-MINE is non-nil if the user wrote them, over lines of TURN unless it is nil."
+MINE non-nil means that the user wrote the lines, over lines of TURN or,
+if TURN is nil, over none of an agent."
   (concat (when mine
             (if turn "You, over a line of " "You"))
           (and turn (qwen-companion-changes-items-help turn))))

@@ -185,9 +185,10 @@ one prompt, once its turn is over."
                (sort (copy-sequence noted) #'car-less-than-car))))))
 
 (defun qwen-companion-comments--ended (proposal _before by-cli)
-  "Send the comments on PROPOSAL, which the user or, with BY-CLI, the CLI ended.
-Those on a plan were sent with the answer.  Save them in the history of
-prompts too, in case they get lost."
+  "Send the comments on PROPOSAL, which has ended.
+BY-CLI non-nil means that the CLI has ended it.  Comments on a plan were
+sent with the answer.  Save the comments in the history of prompts too, in
+case they get lost."
   (when-let* ((prompt (qwen-companion-comments--of
                        proposal (qwen-companion-proposal-state proposal))))
     (let ((session (qwen-companion-backend-session (qwen-companion-proposal-session proposal)))

@@ -313,7 +313,7 @@ change without a valid position becomes a stranded one."
        side))))
 
 (defun qwen-companion-hunks--restored-p (difference change other)
-  "Return non-nil when OTHER is the same change as CHANGE, a dropped one.
+  "Return non-nil when OTHER is the dropped CHANGE, restored.
 It was restored by other means, such as undo.  Both are of DIFFERENCE."
   (and (= (qwen-companion-hunks-change-old change)
           (qwen-companion-hunks-change-old other))

@@ -936,7 +936,7 @@ it, perhaps just before the user would have answered."
 (add-hook 'qwen-companion-proposal-ended-functions #'qwen-companion-review--ended)
 
 (defconst qwen-companion-review--late-key-seconds 1.5
-  "Seconds after the CLI has ended a review in which a key to answer it is caught.")
+  "Seconds in which a key is caught that would answer a review just ended.")
 
 (defun qwen-companion-review--catch-keys (proposal)
   "Catch a late key meant to answer the review of PROPOSAL.

@@ -247,13 +247,13 @@ that was opened or closed and not reported on since."
                (:constructor qwen-companion-servers--make-wait)
                (:copier nil))
   "Waiting for a server's report on the text of BUFFER, which visits FILE.
-WATCH is that of the server.  ANY is non-nil if it has reported since
+WATCH is the server's.  ANY is non-nil if it has reported since
 the text has changed, and REPORTED the time of the last report if that was
 on this text.  REVERTED is non-nil if the change was a revert that
 `qwen-companion-servers-text-changed' has not been called for.  CLEARS is
 non-nil after a revert that may have closed the file and opened it again,
-until the report by which the server withdraws the old ones.  It is the
-version of the text before."
+until the report with which the server withdraws the old ones: it is the
+version of the text before the revert."
   buffer file watch any reported reverted clears)
 
 (defvar qwen-companion-servers--watches (make-hash-table :test #'eq :weakness 'key)

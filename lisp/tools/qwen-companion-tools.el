@@ -118,10 +118,15 @@ for.  BODY may begin with these keywords:
   :unasked t  the CLI may call the tool without asking the user;
   :paged t    the value is a list, which the model gets in parts.
 
-The value of BODY is a string; a list of strings, and of what the
-functions `qwen-companion-tools-place' and `qwen-companion-tools-block'
-return; or a function, which is called with a function that takes such a
-value, or a function that returns one, at once or within a few seconds.  A
+The value of BODY is one of
+
+  a string
+  a list of strings, and of values of `qwen-companion-tools-place' and
+    `qwen-companion-tools-block'
+  a function of one argument, for an answer that takes time.
+
+That argument is a function, to be called within a few seconds with a
+string, a list as above, or a function that returns one of these.  A
 `user-error' tells the model what to do instead."
   (declare (indent 2) (doc-string 3))
   (let (options)
