@@ -270,7 +270,8 @@ class Bridge:
         try:
             payload = call.message.payload(self._spool)
             handler.call(method, [self._secret.decode("utf-8"), payload], callback=returned, errback=failed)
-        except (MessageError, SpoolError) as error:
+        except (MessageError, SpoolError, UnicodeEncodeError) as error:
+            # The last is for half a surrogate pair, which ends this call alone, not the thread.
             self._to_loop(self._end, call, EmacsRefusedError(str(error)))
 
 
@@ -310,6 +311,7 @@ class _Handler(EPCHandler):
         """Write one frame.
 
         :raises MessageError: when it is too large
+        :raises UnicodeEncodeError: when it holds half a surrogate pair
         :raises OSError: when the peer is gone
         """
         # python-epc would refuse names of files that are not UTF-8.

@@ -236,6 +236,15 @@ async def test_a_message_too_large_for_a_frame_fails_alone(site: Site) -> None:
     await soon(site.bridge.call(messages.Serving()))
 
 
+@pytest.mark.parametrize("size", [1, 5000, 20_000])
+async def test_a_message_with_half_a_surrogate_pair_fails_alone(site: Site, size: int) -> None:
+    await site.connect()
+    text = "\ud800" * size
+    with pytest.raises(EmacsRefusedError, match="surrogates"):
+        await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", text)))
+    await soon(site.bridge.call(messages.Serving()))
+
+
 async def test_a_text_that_cannot_be_spooled_goes_inside_the_call(site: Site, peer: EpcPeer, spool: Spool) -> None:
     spool.remove()
     await soon(site.bridge.call(messages.ProposalOpen("i", "s", "c", "/a", "d", "é" * 100_000)))
