@@ -44,18 +44,25 @@
   (with-temp-buffer
     (ignore-errors
       (insert-file-contents file))
-    (dolist (dropped '("//.*\\|/\\*\\(?:[^*]\\|\\*[^/]\\)*\\*/" ",[ \t\r\n]*\\([]}]\\)"))
-      (goto-char (point-min))
-      ;; A string may contain what looks like a comment.
-      (while (re-search-forward (concat "\"\\(?:[^\"\\\n]\\|\\\\.\\)*\"\\|" dropped) nil t)
-        (unless (eq ?\" (char-after (match-beginning 0)))
-          (replace-match (or (match-string 1) "") t t))))
+    ;; No regexp for a whole string or comment: a long one overflows its stack.
+    (while (re-search-forward "[]}\"]\\|//\\|/\\*" nil t)
+      (let ((start (match-beginning 0)))
+        (pcase (char-before)
+          (?\" (while (and (re-search-forward "[\"\\\n]" nil t) (eq ?\\ (char-before)))
+                (goto-char (min (1+ (point)) (point-max)))))
+          (?/ (delete-region start (line-end-position)))
+          (?* (delete-region start (or (search-forward "*/" nil t) (point-max))))
+          (_ (save-excursion
+               (goto-char start)
+               (skip-chars-backward " \t\r\n")
+               (when (eq ?, (char-before))
+                 (delete-char -1)))))))
     (qwen-companion-container--parse (buffer-string))))
 
 (defun qwen-companion-container--get (object &rest keys)
   "Return the value in OBJECT, parsed JSON, at the path KEYS, or nil."
   (dolist (key keys object)
-    (setq object (cdr (assoc key (and (listp object) object))))))
+    (setq object (cdr (assoc key (and (proper-list-p object) object))))))
 
 (defun qwen-companion-container--output (program &rest arguments)
   "Return the output of PROGRAM with ARGUMENTS, \"\" when that fails."
@@ -66,7 +73,8 @@
 
 (defun qwen-companion-container--running (program directory)
   "Return the name of DIRECTORY's dev container among those of PROGRAM, or nil."
-  (cl-loop for line in (split-string
+  (cl-loop with file-name-handler-alist = nil ; An image may have any label.
+           for line in (split-string
                         (qwen-companion-container--output
                          program "ps" "--filter" "label=devcontainer.local_folder"
                          "--format" qwen-companion-container--format)
@@ -94,7 +102,10 @@
          (parts (and (stringp metadata) (qwen-companion-container--parse metadata)))
          (user (cl-some (lambda (part) (qwen-companion-container--get part "remoteUser"))
                         (cons (qwen-companion-container--read file)
-                              (and (listp parts) (reverse parts))))))
+                              ;; It may also be one object alone.
+                              (if (stringp (car-safe (car-safe parts)))
+                                  (list parts)
+                                (and (listp parts) (reverse parts)))))))
     ;; The project may name anything.
     (if (and (stringp user) (string-match-p "\\`[[:alnum:]_][[:alnum:]_.-]*\\'" user))
         (concat user "@")

@@ -66,6 +66,7 @@ The project's configuration has comments."
       (pcase-dolist (`(,metadata ,place)
                      '(("[{\\\\\"remoteUser\\\\\": \\\\\"a\\\\\"}, {\\\\\"remoteUser\\\\\": \\\\\"b\\\\\"}]" "/podman:b@box:")
                        ("[{\\\\\"remoteUser\\\\\": \\\\\"-v|ssh:x\\\\\"}]" "/podman:box:")
+                       ("{\\\\\"remoteUser\\\\\": \\\\\"c\\\\\"}" "/podman:c@box:")
                        ("odd" "/podman:box:")
                        ("7" "/podman:box:")))
         (qwen-companion-test-write
@@ -73,6 +74,23 @@ The project's configuration has comments."
                       root root (string-replace "\\\\" "\\" metadata)))
         (set-file-modes file #o700)
         (should (equal (concat place "/w") (qwen-companion-container-offer directory)))))))
+
+(ert-deftest qwen-companion-container-test-comments-of-any-form-and-length ()
+  (qwen-companion-test-with-files '(("a" ""))
+    (dolist (before `("/** x **/" "/* // */" "// \"" "/***/" "\"a\": \"//\\\"/*\", "
+                      ,(format "/* %s */" (make-string 100000 ?x))
+                      ,(format "\"a\": \"%s\"," (make-string 100000 ?x))))
+      (qwen-companion-test-write
+       "a" (format "{%s\n\"remoteUser\": \"dev\", /* the last */ } // and \"this\"" before))
+      (should (equal "dev" (qwen-companion-container--get
+                            (qwen-companion-container--read "a") "remoteUser"))))))
+
+(ert-deftest qwen-companion-container-test-labels-of-images-call-no-file-name-handler ()
+  "An image may have a label that TRAMP would connect to."
+  (cl-letf (((symbol-function 'qwen-companion-container--output)
+             (lambda (&rest _) "box\t/ssh:far:/p\n"))
+            ((symbol-function 'tramp-file-name-handler) (lambda (&rest _) (error "Connected"))))
+    (should-not (qwen-companion-container--running "docker" "/p"))))
 
 (ert-deftest qwen-companion-container-test-without-one-it-starts-here ()
   "Nothing is asked where none runs, nothing is found out, or the project is not in it."
@@ -84,6 +102,7 @@ The project's configuration has comments."
                       (("docker" "case $1 in ps) printf 'box\\t%s\\n' \"$PROJECT\" ;; *) echo '[{\"Mounts\": \"odd\"}, 1]' ;; esac"))
                       (("docker" "case $1 in ps) printf 'box\\t%s\\n' \"$PROJECT\" ;; *) echo '[7]' ;; esac"))
                       (("docker" "case $1 in ps) printf 'box\\t%s\\n' \"$PROJECT\" ;; *) echo '[{\"Mounts\": [{\"Source\": \"/x\", \"Destination\": \"/y\"}, 3, {\"Source\": 1}]}]' ;; esac"))
+                      (("docker" "case $1 in ps) printf 'box\\t%s\\n' \"$PROJECT\" ;; *) echo '[{\"Mounts\": {\"Source\": \"/x\"}}]' ;; esac"))
                       (("docker" "printf 'box\\nodd\\trelative\\n'"))))
     (qwen-companion-container-test--with programs
       (let ((process-environment (cons (concat "PROJECT=" (directory-file-name directory))
