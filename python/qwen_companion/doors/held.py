@@ -179,12 +179,16 @@ class HeldCalls(Generic[HeldT]):
             self._end(held, refusal)
         return refusal
 
-    async def _hold(self, held: HeldT, limit_s: float, gone: anyio.Event) -> bool:
+    async def _hold(self, held: HeldT, limit_s: float, gone: anyio.Event, repeated: bool = False) -> bool:
         """Wait at most `limit_s` seconds for the decision on `held`; return whether its call has not ended.
 
-        Stop waiting if Emacs is frozen.  `gone` is set when the caller no longer waits.
+        `gone` is set when the caller no longer waits.  Stop waiting if Emacs is frozen, unless the call is `repeated`
+        by a model, which would repeat it again at once.  In a terminal of Emacs it cannot: the CLI comes to a stop.
         """
-        await until_first(limit_s, held.decided.wait, gone.wait, self._editor.silence)
+        works = [held.decided.wait, gone.wait]
+        if held.by_keys or not repeated:
+            works.append(self._editor.silence)
+        await until_first(limit_s, *works)
         if gone.is_set():
             self._end(held, "it was cancelled in the terminal")
         return held.proposal.id in self._held

@@ -174,6 +174,7 @@ class HookReviews(HeldCalls[_Held]):
                 return Reply()
             facts = await in_thread(_facts, event, path, await target.review_file(path))
             held = self._find(event, path, asker, facts)
+            repeated = held is not None
             if held is None:
                 proposal = Proposal(
                     HOOK_PREFIX + secrets.token_hex(8), asker.session, path, text_digest(facts.proposed)
@@ -183,7 +184,7 @@ class HookReviews(HeldCalls[_Held]):
                 await self._begin(held, agent, gone)
         except (FileNameError, TargetError) as error:
             return Reply(events.ask(str(error)))
-        is_waiting = await self._hold(held, ends - anyio.current_time(), gone)
+        is_waiting = await self._hold(held, ends - anyio.current_time(), gone, repeated)
         held.is_held = False
         if not is_waiting:
             # The turn is over; nobody reads this.

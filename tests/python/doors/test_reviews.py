@@ -656,6 +656,18 @@ async def test_a_frozen_emacs_holds_nobody(site: Site) -> None:
     assert [each["allowed"] for each in await site.wait_until_told()] == [True]
 
 
+@pytest.mark.parametrize("agent", [AGENT, None])
+async def test_a_model_that_repeats_its_call_waits_for_a_frozen_emacs(site: Site, agent: str | None) -> None:
+    """It would repeat it again at once, until Emacs goes on."""
+    answering, proposal = await site.open(agent=agent)
+    site.editor.frozen.set()
+    assert await soon(answering) == (refuse(STILL_REVIEWING) if agent else ask(STILL_ASKING))
+    again = asyncio.create_task(site.answer(site.edit(call="call_2"), agent))
+    assert (await asyncio.wait([again], timeout=0.2))[0] == set()
+    site.reviews.decide(proposal.id, Decision(NEW))
+    assert await soon(again) == {}
+
+
 @pytest.mark.parametrize("refusal", ["too large", EmacsBusyError("gone")])
 async def test_what_emacs_does_not_show_is_asked_about(site: Site, refusal: str | Exception) -> None:
     site.editor.refusal = refusal
