@@ -1302,11 +1302,14 @@ the command."
                (not (qwen-companion-proposal-held proposal))
                (not (qwen-companion-proposal-empty proposal)))
       (user-error "Cannot accept an empty text: the CLI would write its own.  M-x qwen-companion-diff-empty rejects the proposal and empties the file's buffer"))
-    (save-restriction
-      (widen)
-      (when-let* ((odd (unencodable-char-position (point-min) (point-max) 'utf-8)))
-        (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
-                    odd)))))
+    (save-excursion
+      (save-restriction
+        (widen)
+        (goto-char (point-min))
+        ;; Emacs would encode half a surrogate pair, but Python cannot.
+        (when (re-search-forward qwen-companion-backend-not-unicode nil t)
+          (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
+                      (match-beginning 0)))))))
 
 (defun qwen-companion-review-check-answerable (proposal)
   "Signal a `user-error' when PROPOSAL can only be answered in the terminal."

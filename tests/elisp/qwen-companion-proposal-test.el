@@ -505,8 +505,10 @@ That saves looking at each line, most of a second for 20 MB."
 (ert-deftest qwen-companion-proposal-test-emptied-text-is-refused ()
   "The CLI would write its own text instead, so nothing is sent; nor are bytes that are no text."
   (qwen-companion-proposal-test-with-one
-    (qwen-companion-test-edit proposal (string-to-multibyte "\300"))
-    (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))
+    (dolist (odd (list (string-to-multibyte "\300") (string #xD800)))
+      (qwen-companion-test-edit proposal odd)
+      (qwen-companion-test-refused "Character 5" (qwen-companion-diff-accept))
+      (qwen-companion-test-editing proposal (delete-region 5 (point-max))))
     (qwen-companion-test-editing proposal (erase-buffer))
     (qwen-companion-test-refused "M-x qwen-companion-diff-empty" (qwen-companion-diff-accept))
     (should-not (qwen-companion-test-outcomes))
