@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,21 @@ async def test_a_cli_that_names_no_transcript_is_left_alone(cli: Cli) -> None:
     assert await cli.report("UserPromptSubmit", prompt="", transcript_path="") is None
     for path in ("\0", "/dev/zero", "relative", "x" * 5000):
         assert await cli.report("UserPromptSubmit", prompt="", transcript_path=path) is None
+
+
+@pytest.mark.parametrize(("name", "fields"), [("Stop", {}), ("Notification", {"notification_type": "idle_prompt"})])
+async def test_the_last_request_of_a_cli_that_ends_meanwhile_counts(
+    cli: Cli, name: str, fields: dict[str, str]
+) -> None:
+    await cli.prompt()
+    await cli.goes_on()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(cli.report, name, **fields))
+        await anyio.wait_all_tasks_blocked()
+        cli.meter.ended(cli.peer)
+        cli.answer(5)
+        cli.answer(6)
+    assert [usage.input for usage in cli.told[-1][2]] == [11]
 
 
 async def test_a_turn_that_ends_at_the_limit_of_the_cli_has_failed(cli: Cli, tmp_path: Path) -> None:
