@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
-from qwen_companion.base.json_objects import as_object, read_object
+from qwen_companion.base.json_objects import as_object, read_object, valid_text
 from qwen_companion.domain import RecordedSession
 from qwen_companion.doors.user_settings import user_settings_file
 
@@ -95,7 +95,7 @@ def _prompt(entry: Mapping[str, Any]) -> str:
         return ""
     texts = [part.get("text") for part in parts_of(entry)]
     words = " ".join(text for text in texts if isinstance(text, str))
-    return " ".join(words[: 10 * _PROMPT].split())[:_PROMPT]
+    return valid_text(" ".join(words[: 10 * _PROMPT].split())[:_PROMPT])
 
 
 def parts_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:

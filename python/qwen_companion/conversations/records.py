@@ -19,7 +19,7 @@ import psutil
 
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.file_names import FileNameError, file_name
-from qwen_companion.base.json_objects import read_object
+from qwen_companion.base.json_objects import read_object, valid_text
 from qwen_companion.base.local_ids import local_id
 from qwen_companion.base.processes import has_ended, start_of
 from qwen_companion.base.state import read_own
@@ -159,8 +159,7 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
 
 def _words(value: object) -> str:
     """Return `value` if it is a string, shortened to a limit, as valid Unicode."""
-    text = value if isinstance(value, str) else ""
-    return text[:_MAX_WORDS].encode("utf-8", "replace").decode("utf-8")
+    return valid_text(value[:_MAX_WORDS]) if isinstance(value, str) else ""
 
 
 def other_editors(environ: Mapping[str, str], own_port: int) -> dict[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from qwen_companion.base.json_objects import as_object
+from qwen_companion.base.json_objects import as_object, valid_text
 from qwen_companion.domain import CliState, SessionState, Todo
 from qwen_companion.doors import events
 
@@ -234,6 +234,6 @@ def last_line(text: str) -> str | None:
 
 
 def first_words(text: str) -> str:
-    """Return the beginning of `text` on one line."""
-    words = " ".join(text[: 10 * _MAX_WORDS].split())
+    """Return the beginning of `text` on one line, as valid Unicode."""
+    words = valid_text(" ".join(text[: 10 * _MAX_WORDS].split()))
     return words if len(words) <= _MAX_WORDS else words[: _MAX_WORDS - 1] + "…"

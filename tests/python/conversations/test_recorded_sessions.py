@@ -35,6 +35,12 @@ def test_the_newest_comes_first_with_its_first_prompt(tmp_path: Path) -> None:
     assert recorded_sessions({"HOME": str(tmp_path)}, PROJECT) == []
 
 
+def test_half_a_surrogate_pair_in_a_prompt_is_replaced(tmp_path: Path) -> None:
+    """A CLI records what it was sent, and no message to Emacs can have it."""
+    record(tmp_path, "a", 1, prompt("a", "cut \ud83d"))
+    assert recorded_sessions({"QWEN_HOME": str(tmp_path)}, PROJECT) == [RecordedSession("a", 1000, "cut ?")]
+
+
 def test_others_and_what_is_not_understood_are_left_out(tmp_path: Path) -> None:
     """Another directory has the same name among the projects; files may be cut, damaged or of another version."""
     record(tmp_path, "other", 1, prompt("other", "theirs", cwd="/home/me/my-project.d"))

@@ -223,7 +223,8 @@ def test_only_a_change_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"), [("a\tb\n\nc ", "a b c"), ("x" * 60, "x" * 60), ("y" * 100_000, "y" * 59 + "…"), (" \n", "")]
+    ("text", "shown"),
+    [("a\tb\n\nc ", "a b c"), ("x" * 60, "x" * 60), ("y" * 100_000, "y" * 59 + "…"), (" \n", ""), ("\ud83d", "?")],
 )
 def test_the_first_words_are_one_short_line(text: str, shown: str) -> None:
     assert first_words(text) == shown
