@@ -31,9 +31,11 @@ its key, or nil."
           `(defsubst ,(intern (format "%s-%s" prefix key)) (message)
              ,(format "Return the value of `:%s' in MESSAGE, written by `%s'." key class)
              ,(let ((value `(plist-get message ,(intern (format ":%s" key)))))
-                (if (memq key '(path previous))
-                    `(qwen-companion-messages-file-name ,value)
-                  value))))
+                (pcase key
+                  ((or 'path 'previous) `(qwen-companion-messages-file-name ,value))
+                  ((or 'files-gone 'conflicts)
+                   `(mapcar #'qwen-companion-messages-file-name ,value))
+                  (_ value)))))
         keys)))
 
 (qwen-companion-messages-define "qwen-companion-published" Published

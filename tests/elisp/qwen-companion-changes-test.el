@@ -1749,5 +1749,20 @@ BYTES is nil for a whole change."
       (should (qwen-companion-journal-await 'journal-busy '(:paths ("/a"))))
       (should (eq process (qwen-companion-test-process))))))
 
+(ert-deftest qwen-companion-changes-test-a-file-with-a-name-in-bytes-goes ()
+  "A turn loses a file that it has not changed in the end, whatever its name."
+  (qwen-companion-changes-test-with nil
+    (qwen-companion-changes-test-turn "one" '(("a.txt" "a\n")))
+    (let ((file (concat default-directory "caf\351")))
+      (cl-flet ((told (&rest keys)
+                  (qwen-companion-journal-on-turns
+                   (list :turns (list `(:id "x" :root ,default-directory :who agent ,@keys))))
+                  (mapcar #'qwen-companion-changed-file-path
+                          (qwen-companion-turn-files (qwen-companion-journal-turn "x")))))
+        ;; As the Lisp reader gives it, and as Emacs has it.
+        (should (equal (list (string-to-multibyte file))
+                       (told :files `((:path ,file :kind modified)))))
+        (should-not (told :files-gone (list file)))))))
+
 (provide 'qwen-companion-changes-test)
 ;;; qwen-companion-changes-test.el ends here
