@@ -213,7 +213,7 @@ def _origins(record: Record | None, call: messages.JournalOrigins, environ: Mapp
         data = base64.b64decode(call.text) if call.encoded else call.text.encode("utf-8", "surrogatepass")
     runs, origins = ([], []) if record is None else record.answers.line_origins(call.path, data)
     if record is None or isinstance(record.site, ThisMachine):
-        path = os.path.realpath(file_name(call.path))
+        path = os.path.realpath(file_name(call.path, raw=True))
         lines = {line for first, count, _ in runs for line in range(first, first + count)}
         for first, count, origin in CommitNotes(os.path.dirname(path), environ).origins(path, data):
             # What the journal knows, it knows better.

@@ -195,6 +195,23 @@ def test_line_ends_that_git_converts_and_no_repository(project: Project, tmp_pat
 
 
 @pytest.mark.anyio
+async def test_who_wrote_lines_is_answered_where_a_name_is_not_utf8(project: Project) -> None:
+    path = str(project.root / "caf\udce9")
+    project.write("caf\udce9", text(*OLD))
+    project.commit()
+    async with site(project) as place:
+        place.front.set_settings(replace(ON, commit_notes=True))
+        agents = Agent(place.front, project)
+        call = await agents.begin("run_shell_command", command="ed")
+        project.write("caf\udce9", text("agent one", *OLD))
+        await agents.done(call)
+        (turn,) = await place.until({"caf\udce9": "modified"})
+        reply = await place.ask(lambda number: JournalOrigins(number, path))
+        assert reply.error is None
+        assert (list(reply.origins or ()), list(reply.runs)) == ([LineOrigin(AGENT, turn.id)], [1, 1, 0])
+
+
+@pytest.mark.anyio
 async def test_who_wrote_lines_is_answered_from_notes_where_the_journal_knows_nothing(project: Project) -> None:
     path = str(project.root / "a")
     project.commit(a=text(*OLD))
