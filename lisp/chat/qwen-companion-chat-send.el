@@ -243,16 +243,18 @@ argument, choose."
       (widen))
     (when (= (or start (point-min)) (or end (point-max)))
       (user-error "No text to send"))
-    (let ((workspace (qwen-companion-chat-send--workspace)))
-      ;; Sent again, the whole buffer is meant.
-      (deactivate-mark)
+    (let ((workspace (qwen-companion-chat-send--workspace))
+          (source (current-buffer)))
       (qwen-companion-chat-send--insert
        (if start
            (qwen-companion-quote-region start end workspace)
          (qwen-companion-quote-code-block
           (concat (qwen-companion-quote-title workspace)
                   (if (and (buffer-file-name) (buffer-modified-p)) " (not saved)" ""))
-          (point-min) (point-max)))))))
+          (point-min) (point-max))))
+      ;; Sent again, the whole buffer is meant.
+      (with-current-buffer source
+        (deactivate-mark)))))
 
 (defun qwen-companion-chat-send--require-local (files)
   "Signal a `user-error' when one of FILES is on another machine."

@@ -84,6 +84,21 @@ It is the value of `default-directory' there."
     (insert "x")
     (qwen-companion-test-refused "No chat" (qwen-companion-chat-send-region))))
 
+(ert-deftest qwen-companion-chat-send-test-the-region-is-active-until-it-is-sent ()
+  "Otherwise a second try would send the whole buffer."
+  (let ((transient-mark-mode t))
+    (with-temp-buffer
+      (insert "x\ny\n")
+      (push-mark 1 t t)
+      (goto-char 3)
+      (qwen-companion-test-refused "No chat" (call-interactively #'qwen-companion-chat-send-region))
+      (should (region-active-p))
+      (let ((source (current-buffer)))
+        (qwen-companion-chat-send-test-with nil
+          (with-current-buffer source
+            (call-interactively #'qwen-companion-chat-send-region)
+            (should-not (region-active-p))))))))
+
 (ert-deftest qwen-companion-chat-send-test-the-chat-is-chosen ()
   "The one used last, or with a prefix argument one that the user names."
   (qwen-companion-chat-send-test-with nil
