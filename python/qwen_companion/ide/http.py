@@ -278,6 +278,8 @@ class Client(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """See httptools."""
         self._unparsed = 0
+        # Trailers are no headers (RFC 9110, section 6.5.1).
+        headers, self._headers = self._headers, []
         url, version = httptools.parse_url(self._url), self._parser.get_http_version()
         scope = {
             "type": "http",
@@ -286,7 +288,7 @@ class Client(asyncio.Protocol):
             "scheme": "http",
             "path": unquote(url.path.decode("ascii")),
             "query_string": url.query or b"",
-            "headers": self._headers,
+            "headers": headers,
             "client": self.transport.get_extra_info("peername"),
             "server": self.transport.get_extra_info("sockname"),
             _CLIENT: self,

@@ -60,6 +60,16 @@ async def test_requests_follow_each_other_on_a_connection() -> None:
             await soon(reader.readuntil(b" %d" % size))
 
 
+async def test_a_trailer_is_no_header() -> None:
+    async def names(scope: Scope, _receive: Receive, send: Send) -> None:
+        await reply(send, 200, b" ".join(name for name, _ in scope["headers"]) + b"!")
+
+    async with served(names) as (reader, writer):
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"0\r\nAuthorization: Bearer x\r\n\r\n")
+        assert (await soon(reader.readuntil(b"!"))).endswith(b"\r\n\r\nhost transfer-encoding!")
+
+
 @pytest.mark.parametrize("head", [b"POST / HTTP/1.0\r\n", b"POST / HTTP/1.1\r\nConnection: close\r\n"])
 async def test_a_connection_ends_with_the_answer_if_the_client_wants_that(head: bytes) -> None:
     async with served(echo) as (reader, writer):
