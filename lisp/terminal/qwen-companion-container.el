@@ -26,6 +26,9 @@
   "{{.Names}}\t{{.Label \"devcontainer.local_folder\"}}"
   "The columns of the list of containers.")
 
+(defvar qwen-companion-container--limit 5
+  "Seconds after which docker is given up.")
+
 (defun qwen-companion-container--configuration (directory)
   "Return the file that describes the dev container of DIRECTORY, or nil."
   (cl-find-if #'file-regular-p
@@ -65,11 +68,28 @@
     (setq object (cdr (assoc key (and (proper-list-p object) object))))))
 
 (defun qwen-companion-container--output (program &rest arguments)
-  "Return the output of PROGRAM with ARGUMENTS, \"\" when that fails."
+  "Return the output of PROGRAM with ARGUMENTS, \"\" when that fails.
+A program that hangs, as docker may without its daemon, has failed."
   (with-temp-buffer
-    (if (eq 0 (apply #'qwen-companion-programs-call program arguments))
-        (buffer-string)
-      "")))
+    (let* ((errors (make-pipe-process :name "qwen-companion-container-errors" :noquery t
+                                      :filter #'ignore :sentinel #'ignore))
+           (process (qwen-companion-programs-start
+                     :name "qwen-companion-container" :buffer (current-buffer) :noquery t
+                     :command (cons program arguments) :connection-type 'pipe
+                     :stderr errors :sentinel #'ignore)))
+      (unwind-protect
+          (with-timeout (qwen-companion-container--limit
+                         (message "qwen-companion: %s does not answer, so no dev container is offered"
+                                  program)
+                         "")
+            (while (process-live-p process)
+              (accept-process-output process nil nil t))
+            (while (accept-process-output process 0 nil t))
+            (if (eq 0 (process-exit-status process))
+                (buffer-string)
+              ""))
+        (delete-process process)
+        (delete-process errors)))))
 
 (defun qwen-companion-container--running (program directory)
   "Return the name of DIRECTORY's dev container among those of PROGRAM, or nil."

@@ -92,6 +92,17 @@ The project's configuration has comments."
             ((symbol-function 'tramp-file-name-handler) (lambda (&rest _) (error "Connected"))))
     (should-not (qwen-companion-container--running "docker" "/p"))))
 
+(ert-deftest qwen-companion-container-test-a-docker-that-hangs-is-given-up ()
+  "Its output may come in pieces, and errors are no part of it."
+  (qwen-companion-container-test--with '(("docker" "echo x >&2; echo $1; echo y"))
+    (should (equal "ps\ny\n" (qwen-companion-container--output "docker" "ps"))))
+  (qwen-companion-container-test--with '(("docker" "exec /bin/sleep 60"))
+    (let ((qwen-companion-container--limit 0.3))
+      (with-timeout (30 (ert-fail "It hangs"))
+        (qwen-companion-test-said "does not answer"
+          (should (equal directory (qwen-companion-container-offer directory))))
+        (should-not (qwen-companion-test-processes))))))
+
 (ert-deftest qwen-companion-container-test-without-one-it-starts-here ()
   "Nothing is asked where none runs, nothing is found out, or the project is not in it."
   (dolist (programs '(nil
