@@ -1017,7 +1017,11 @@ been rejected in Emacs."
            :done (lambda (result _how)
                    (qwen-companion-rescue-write-ended kept result))))
         (qwen-companion-proposal--start-write-timeout (qwen-companion-proposal-session proposal))
-        (and text (qwen-companion-proposal--pack proposal text))))))
+        (when text
+          ;; In a file, the process notices; as a reply, it would be another text or end the connection.
+          (unless (or (> (length text) 8192) (qwen-companion-backend-unicode-p text))
+            (error "A text that is not Unicode"))
+          (qwen-companion-proposal--pack proposal text))))))
 
 (defun qwen-companion-proposal-on-orphan (payload)
   "Handle `proposal-orphan': the CLI no longer waits for the proposal in PAYLOAD.

@@ -1307,9 +1307,10 @@ the command."
         (widen)
         (goto-char (point-min))
         ;; Emacs would encode half a surrogate pair, but Python cannot.
-        (when (re-search-forward qwen-companion-backend-not-unicode nil t)
+        (skip-chars-forward "\0-\uD7FF\uE000-\U0010FFFF")
+        (unless (eobp)
           (user-error "Character %d of the text cannot be encoded as UTF-8; remove it first"
-                      (match-beginning 0)))))))
+                      (point)))))))
 
 (defun qwen-companion-review-check-answerable (proposal)
   "Signal a `user-error' when PROPOSAL can only be answered in the terminal."

@@ -189,6 +189,15 @@ is kept."
     (should-not (qwen-companion-proposal-snapshot))
     (should (= 1 (length (qwen-companion-test-outcomes))))))
 
+(ert-deftest qwen-companion-proposal-test-a-text-that-is-not-unicode-while-the-cli-closes ()
+  "The CLI gets none: it would write another one.  What the user has typed is kept."
+  (dolist (odd (list (string-to-multibyte "\300") (string #xD800)))
+    (qwen-companion-proposal-test-with-one
+      (qwen-companion-test-edit proposal odd)
+      (should-error (qwen-companion-test-close proposal))
+      (should (eq 'closed (qwen-companion-proposal-state proposal)))
+      (should (equal (list (concat "two\n" odd)) (qwen-companion-proposal-test--kept))))))
+
 (ert-deftest qwen-companion-proposal-test-reject-while-the-cli-closes ()
   (qwen-companion-proposal-test-with-one
     (qwen-companion-diff-reject)
