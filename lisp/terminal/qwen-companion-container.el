@@ -168,9 +168,11 @@ Ask the user if the project's dev container runs, and no CLI does in either."
                       (directory-file-name (expand-file-name directory))))
            (qwen-companion-container--find directory))
     (`(,place . ,shared)
-     (let ((there (concat place (car shared)
-                          (substring (directory-file-name (file-truename directory))
-                                     (length (cdr shared))))))
+     (let ((there (directory-file-name
+                   (concat place (file-name-as-directory (car shared))
+                           (string-remove-prefix
+                            (file-name-as-directory (cdr shared))
+                            (file-name-as-directory (file-truename directory)))))))
        (if (not (or (qwen-companion-terminal-running there)
                     (yes-or-no-p
                      (format "A relay would run in the dev container %s; it writes a discovery file and settings into ~/.qwen/ide there and removes them at its end.  Run Qwen Code in it? "

@@ -57,6 +57,20 @@ The project's configuration has comments."
       (cl-letf (((symbol-function 'yes-or-no-p) #'ignore))
         (should (equal directory (qwen-companion-container-offer directory)))))))
 
+(ert-deftest qwen-companion-container-test-a-directory-around-the-project-is-shared ()
+  "That may be all of this machine."
+  (qwen-companion-container-test--with '(("docker" "exit 1"))
+    (qwen-companion-container--add-method "docker")
+    (let ((root (directory-file-name directory)))
+      (pcase-dolist (`(,source . ,there)
+                     `(("/" . ,(concat "/host" root))
+                       (,(directory-file-name (file-name-directory root))
+                        . ,(concat "/host/" (file-name-nondirectory root)))))
+        (cl-letf (((symbol-function 'qwen-companion-container--find)
+                   (lambda (_) `("/docker:box:" "/host" . ,source))))
+          (should (equal (concat "/docker:box:" there)
+                         (qwen-companion-container-offer directory))))))))
+
 (ert-deftest qwen-companion-container-test-the-user-may-be-named-by-its-image ()
   "The last part of the metadata counts; a name that is none is left out."
   (qwen-companion-container-test--with nil
