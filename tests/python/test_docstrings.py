@@ -89,15 +89,12 @@ LISP_STRING = re.compile(r'^  "((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
 def docstrings(file: Path) -> list[str]:
-    """Return the docstrings in `file`, of Lisp or Python."""
+    """Return the docstrings in `file`, of Lisp or Python; in Python those of attributes and constants too."""
     text = file.read_text(encoding="utf-8")
     if file.suffix == ".el":
         return LISP_STRING.findall(text)
-    return [
-        ast.get_docstring(node) or ""
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module)
-    ]
+    strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+    return [node.value for node in strings if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 @pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/*/*.py"])
