@@ -294,7 +294,7 @@ UNSEEN, mark it as not seen."
          'journal-seen (list :turn turn :path path :hunks keys :seen (not unseen))))
       (if unseen
           (message "Marked as not seen")
-        (message "Seen")
+        (message "Marked as seen")
         (ignore-error user-error
           (qwen-companion-changes--skip-item group path hunk))))))
 

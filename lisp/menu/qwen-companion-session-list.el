@@ -491,7 +491,7 @@ a function that goes to its question or its review."
          (while (not (or (eobp) (equal (qwen-companion-session-id session)
                                        (tabulated-list-get-id))))
            (forward-line))
-         (message "It waits in a terminal outside of Emacs, process %s"
+         (message "This CLI waits in a terminal outside of Emacs, process %s"
                   (or (qwen-companion-backend-process-text session) "unknown")))))
 
 ;;;###autoload
