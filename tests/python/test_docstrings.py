@@ -86,24 +86,31 @@ RIDDLE = re.compile(r"\b(?:that which|what is (?:its|theirs|ours))\b")
 SENTENCE_END = re.compile(r"(?<=[.;:?!])\s+|\n\s*\n|\n\s*[-*:]|\\\\\[")
 LONGEST = 35
 LISP_STRING = re.compile(r'^  "((?:[^"\\]|\\.)*)"', re.MULTILINE)
+# In Org: blocks, tables, headings, settings and code; then all of a link but its text.
+NO_PROSE = re.compile(
+    r"^\s*#\+begin_(\w+).*?#\+end_\1|^[ \t]*[|#*][^\n]*|=\S[^\n]*?=|\[\[[^]]*\](?:\[([^]]*)\])?\]",
+    re.DOTALL | re.MULTILINE,
+)
 
 
-def docstrings(file: Path) -> list[str]:
-    """Return the docstrings in `file`, of Lisp or Python; in Python those of attributes and constants too."""
+def prose(file: Path) -> list[str]:
+    """Return the text of a document, or the docstrings in `file`, in Python those of attributes and constants too."""
     text = file.read_text(encoding="utf-8")
+    if file.suffix == ".org":
+        return [NO_PROSE.sub(r"\2", text)]
     if file.suffix == ".el":
         return LISP_STRING.findall(text)
     strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
     return [node.value for node in strings if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/qwen_companion/*.py", "python/qwen_companion/*/*.py"])
-def test_sentences_of_docstrings_can_be_read_once(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["lisp/*/*.el", "python/**/*.py", "*.org", "docs/*.org"])
+def test_sentences_can_be_read_once(pattern: str) -> None:
     found = [
         f"{file.relative_to(CHECKOUT)}: {' '.join(sentence.split())}"
         for file in sorted(CHECKOUT.glob(pattern))
-        for docstring in docstrings(file)
-        for sentence in SENTENCE_END.split(docstring)
+        for text in prose(file)
+        for sentence in SENTENCE_END.split(text)
         if len(sentence.split()) > LONGEST or RIDDLE.search(sentence)
     ]
     assert found == []
