@@ -140,7 +140,7 @@ def _record(name: str, pid: int, started: str, values: Mapping[str, Any]) -> Rec
     directory = file_name(values.get("cwd"))
     session = values.get("sessionId")
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        raise RecordError("the id of its conversation is none")
+        raise RecordError("the id of its conversation is not valid")
     cli = RegisteredCli(
         name.removesuffix(".json"),
         pid,

@@ -41,7 +41,7 @@ def clean_url(url: str) -> str:
         # The text of this ValueError would quote the URL.
         raise UnsafeUrlError(f"The URL of the daemon cannot be read; {_LOOKS_LIKE}.") from None
     if parts.scheme not in ("http", "https") or not host or port == 0:
-        raise UnsafeUrlError(f"The URL of the daemon is not one of http or https; {_LOOKS_LIKE}.")
+        raise UnsafeUrlError(f"The URL of the daemon is neither http nor https; {_LOOKS_LIKE}.")
     if parts.scheme == "http" and not _is_loopback(host):
         raise UnsafeUrlError(
             f"Plain HTTP to {host} would show the token and the conversation to the network: use https, or a tunnel "

@@ -222,11 +222,11 @@ def _part(part: messages.Part) -> models.PromptBlock:
     name = os.path.basename(part.path)
     if isinstance(part, messages.LinkPart):
         if not os.path.isabs(part.path):
-            raise MessageError("a link leads to no absolute name of a file")
+            raise MessageError("a link has no absolute file name")
         return models.LinkBlock(models.FILE_SCHEME + part.path, name)
     kind, _ = mimetypes.guess_type(name)
     if kind is None or not kind.startswith("image/"):
-        raise MessageError(f"{name} does not have the name of an image")
+        raise MessageError(f"{name} is not named like an image")
     try:
         with open(part.path, "rb") as file:
             data = file.read(LARGEST_IMAGE_BYTES + 1)

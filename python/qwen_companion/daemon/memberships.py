@@ -82,7 +82,7 @@ class Memberships:
             except FileNotFoundError:
                 pass
             except (OSError, ValidationError) as error:
-                _log.warning("what clients there were is not known: %s", type(error).__name__)
+                _log.warning("the client ids cannot be read: %s", type(error).__name__)
         return _Kept()
 
     def _write(self) -> None:
@@ -97,4 +97,4 @@ class Memberships:
         except OSError as error:
             with suppress(OSError):
                 os.unlink(new)
-            _log.warning("what clients there are cannot be kept: %s", error.strerror)
+            _log.warning("the client ids cannot be saved: %s", error.strerror)

@@ -103,7 +103,7 @@ class Wire(BaseModel):
                 result = validate({key: member for key, member in members.items() if key not in odd})
             except ValidationError:
                 raise error from None
-            _log.debug("%s: left out what has an unknown shape: %s", cls.__name__, _places(error))
+            _log.debug("%s: omitted items of an unknown shape: %s", cls.__name__, _places(error))
             return result
 
 

@@ -96,7 +96,9 @@ class Requests:
         try:
             value: object = json.loads(response.content)
         except (ValueError, RecursionError):
-            raise errors.ProtocolViolationError(f"What answers at {self.url} is no daemon: it sends no JSON.") from None
+            raise errors.ProtocolViolationError(
+                f"The server at {self.url} is not a daemon: it sends no JSON."
+            ) from None
         return parse(model, value, "An answer")
 
     async def call(
@@ -143,7 +145,9 @@ class Requests:
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
             return errors.UnreachableError(f"Nobody answers at {self.url}.", maybe_done=False)
         if isinstance(error, httpx2.TimeoutException):
-            return errors.UnreachableError(f"The daemon at {self.url} said nothing for {limit_s:g} s.", maybe_done=True)
+            return errors.UnreachableError(
+                f"The daemon at {self.url} has not answered for {limit_s:g} s.", maybe_done=True
+            )
         return errors.UnreachableError(f"The connection to the daemon at {self.url} broke.", maybe_done=True)
 
     def _too_slow(self, limit_s: float) -> errors.UnreachableError:
@@ -162,20 +166,20 @@ class Requests:
         if status == HTTPStatus.NOT_FOUND and _is_of_type(response, "application/json"):
             return errors.NotFoundError("The daemon no longer has that session or question.", status, code)
         if status == HTTPStatus.NOT_FOUND:
-            return errors.UnsupportedError(f"What answers at {self.url} does not know this request: another version?")
+            return errors.UnsupportedError(f"The server at {self.url} does not know this request: another version?")
         if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
             wait = _retry_after_s(response, body)
             return errors.BusyError(_BUSY.get(code or "", "The daemon has too much to do."), status, code, wait)
         if code == "workspace_mismatch":
             return errors.WrongWorkspaceError(f"The daemon at {self.url} works in another directory.", status, code)
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return errors.InvalidRequestError("That is more than the daemon takes at once.", status, code)
+            return errors.InvalidRequestError("The request is larger than the daemon accepts.", status, code)
         if response.is_server_error:
             return errors.ServerFailedError(f"The daemon failed (HTTP {status}).", status, code)
         if response.is_client_error:
             reason = f"HTTP {status}, {code}" if code else f"HTTP {status}"
-            return errors.InvalidRequestError(f"The daemon does not take this request ({reason}).", status, code)
-        return errors.ProtocolViolationError(f"What answers at {self.url} is no daemon (HTTP {status}).")
+            return errors.InvalidRequestError(f"The daemon rejects this request ({reason}).", status, code)
+        return errors.ProtocolViolationError(f"The server at {self.url} is not a daemon (HTTP {status}).")
 
     @asynccontextmanager
     async def events(self, session_id: str, cursor: Cursor, silence_s: float) -> AsyncGenerator[EventSource]:
@@ -210,7 +214,7 @@ class Requests:
                         await response.aread()
                         raise self._refusal(response)
                 if not _is_of_type(response, "text/event-stream"):
-                    raise errors.ProtocolViolationError(f"What answers at {self.url} is no event stream.")
+                    raise errors.ProtocolViolationError(f"The answer of {self.url} is not an event stream.")
                 yield EventSource(response.headers.get(_EPOCH_HEADER, ""), self._data(source))
         except httpx2.HTTPError as error:
             raise self._no_answer(error, silence_s) from None
@@ -231,7 +235,7 @@ class Requests:
 
 _BUSY = {
     "prompt_queue_full": "The queue of the session is full.",
-    "rate_limit_exceeded": "The daemon wants fewer requests.",
+    "rate_limit_exceeded": "The daemon asks for fewer requests.",
     "session_limit_exceeded": "The daemon has as many sessions as it allows.",
     "subscriber_limit_exceeded": "The session has as many listeners as the daemon allows.",
 }

@@ -163,7 +163,7 @@ async def test_a_prompt_that_is_too_large_is_refused(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
     daemon.refuse("/prompt", "too_large")
-    with pytest.raises(errors.InvalidRequestError, match="more than the daemon takes"):
+    with pytest.raises(errors.InvalidRequestError, match="larger than the daemon accepts"):
         await client.prompt(session.id, HELLO)
 
 
@@ -323,7 +323,7 @@ async def test_nothing_secret_is_said_anywhere(
 async def test_an_answer_that_does_not_come_is_not_waited_for(
     daemon: FakeDaemon, client: DaemonClient, session: FakeSession
 ) -> None:
-    with pytest.raises(errors.UnreachableError, match=r"said nothing for 0\.05 s") as caught:
+    with pytest.raises(errors.UnreachableError, match=r"has not answered for 0\.05 s") as caught:
         async with client.events(session.id, Cursor(0, ""), 0.05) as source:
             stream = await daemon.next_stream()
             assert stream.headers["x-qwen-client-id"] == client.memberships.client_id(session.id)
