@@ -33,8 +33,7 @@ its key, or nil."
              ,(let ((value `(plist-get message ,(intern (format ":%s" key)))))
                 (pcase key
                   ((or 'path 'previous) `(qwen-companion-messages-file-name ,value))
-                  ((or 'files-gone 'conflicts)
-                   `(mapcar #'qwen-companion-messages-file-name ,value))
+                  ('files-gone `(mapcar #'qwen-companion-messages-file-name ,value))
                   (_ value)))))
         keys)))
 

@@ -96,7 +96,7 @@ def test_in_a_terminal_whose_ide_is_off(stage: Stage, program: str) -> None:
     assert stage.sandbox.notes.read_text() == NOTES
     stage.screen.wait_for("rewind removed 2 of your lines from notes.txt; M-x qwen-companion-recover restores them")
     stage.emacs.command("qwen-companion-recover")
-    stage.screen.wait_for("Brought back")
+    stage.wait_until_said("Brought back")
     assert stage.sandbox.notes.read_text() == "by the user\nand again\n" + NOTES
     assert stage.sandbox.greeting.read_text() == AGENT
     stage.emacs.command("qwen-companion-changes")
@@ -131,7 +131,7 @@ def test_on_a_daemon_by_another_client(stage: Stage, serve: Serve) -> None:
     assert stage.sandbox.notes.read_text() == NOTES
     stage.screen.wait_for("rewind removed 1 of your lines from notes.txt")
     stage.emacs.command("qwen-companion-recover")
-    stage.screen.wait_for("Brought back")
+    stage.wait_until_said("Brought back")
     assert stage.sandbox.notes.read_text() == "by the user\n" + NOTES
 
 
