@@ -141,7 +141,7 @@ MEASURE := $(CHECKOUT) -L bench
 fuzz: build ## Random reviews, texts and undos against oracles; FROM=n is the first seed, CASES=n and STEPS=n how many
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/hunks.el --eval "(hunks-fuzz-main $(or $(FROM),1) $(or $(CASES),2000))"
 	@$(CHECKOUT) -L tests/elisp -l tests/fuzz/reviews-fuzz.el -f reviews-fuzz $(or $(STEPS),5000) $(or $(FROM),1)
-	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/emacs/test_spool.py tests/python/journal/test_random.py \
+	@FUZZ_SEED=$(or $(FROM),1) $(PYTEST) tests/python/texts tests/python/wire/test_spool.py tests/python/journal/test_random.py \
 	  tests/python/journal/test_random_turns.py tests/python/journal/test_two_hands.py tests/python/journal/test_origins.py \
 	  tests/python/journal/test_random_rewinds.py tests/python/journal/test_staging.py tests/python/journal/test_model_news.py \
 	  tests/python/doors/test_reviews.py tests/python/daemon/test_hostile_events.py tests/elisp/test_markdown.py \

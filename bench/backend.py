@@ -31,7 +31,7 @@ WARM_UP = 20
 PAYLOAD = """
 import tempfile, time
 from qwen_companion.daemon.messages import TextChange, Turns
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 message = Turns("s", tuple(TextChange("t", voice="answer", text="word " * 40) for _ in range(16)))
 with tempfile.TemporaryDirectory() as directory:
     spool = Spool(directory)

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from sexpdata import Symbol, dumps, loads
 
 from loopback import CHECKOUT, Table, new_home
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire import messages
+from qwen_companion.wire.spool import Spool
 from support import Home, as_dict
 
 HANG_S = 30.0
@@ -55,7 +55,7 @@ sys.stdin.read()
 
 CLASSES = [
     cast("type[messages.Outgoing[Any]]", found)
-    for name in ("qwen_companion.emacs.messages", "qwen_companion.daemon.messages")
+    for name in ("qwen_companion.wire.messages", "qwen_companion.daemon.messages")
     for found in vars(importlib.import_module(name)).values()
     if isinstance(found, type) and issubclass(found, messages.Outgoing) and dataclasses.is_dataclass(cast("Any", found))
 ]

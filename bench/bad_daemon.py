@@ -17,7 +17,7 @@ import anyio
 from daemon_emacs import Chat, connected_emacs
 from fake_daemon import RECORDED, FakeDaemon, FakeSession, chunk, event, frame
 from loopback import Table
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 from test_robust import damaged, noise
 
 BATCH = 100

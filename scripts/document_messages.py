@@ -15,10 +15,10 @@ from typing import Any, cast, get_origin
 
 from qwen_companion import domain
 from qwen_companion.daemon import messages as daemon_messages
-from qwen_companion.emacs import messages as emacs_messages
-from qwen_companion.emacs.messages import Outgoing
-from qwen_companion.emacs.plists import NESTED, FieldType, field_types, key_of
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire import messages as emacs_messages
+from qwen_companion.wire.messages import Outgoing
+from qwen_companion.wire.plists import NESTED, FieldType, field_types, key_of
+from qwen_companion.wire.spool import Spool
 
 READ_BY_HAND = (
     emacs_messages.Compare,

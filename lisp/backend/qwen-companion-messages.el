@@ -8,7 +8,7 @@
 
 ;; Accessors for the property lists that the Python process sends.  `make docs'
 ;; writes the keys below from the named classes;
-;; `qwen_companion/emacs/messages.py' documents them.  A text in a message may
+;; `qwen_companion/wire/messages.py' documents them.  A text in a message may
 ;; be in a file: use `qwen-companion-spool'.
 
 ;;; Code:

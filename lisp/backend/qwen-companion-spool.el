@@ -19,7 +19,7 @@
 
 (defconst qwen-companion-spool--inline-limit 8192
   "Longest text in bytes that is sent in a message; longer ones are sent by file.
-The process has the same limit, in `emacs/plists.py'.")
+The process has the same limit, in `wire/plists.py'.")
 
 (defconst qwen-companion-spool--part-length 16384
   "Characters in a part of a text that cannot be sent by file.")

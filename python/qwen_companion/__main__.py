@@ -85,7 +85,7 @@ def serve(output: int) -> int:
     limit_end_after_input(0)
     from qwen_companion.base.errors import HelloError, SpoolError
     from qwen_companion.base.listening import listen, listen_reserved
-    from qwen_companion.emacs.messages import Hello
+    from qwen_companion.wire.messages import Hello
 
     try:
         hello = Hello.parse(read_line(0))

@@ -13,11 +13,11 @@ from dataclasses import replace
 from qwen_companion.conversations.meter import Meter
 from qwen_companion.domain import Peer, SessionState
 from qwen_companion.doors.hook_watch import HookWatch
-from qwen_companion.emacs.messages import Notification, SessionChanges
-from qwen_companion.emacs.silent_clis import SilentClis
 from qwen_companion.ide.local_context import LocalContext
 from qwen_companion.ide.sessions import SessionListener, Sessions
 from qwen_companion.remote.places import Places
+from qwen_companion.wire.messages import Notification, SessionChanges
+from qwen_companion.wire.silent_clis import SilentClis
 
 FEW_SESSIONS = 10
 SESSIONS_S = 0.05

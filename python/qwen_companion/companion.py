@@ -36,13 +36,6 @@ from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.hook_watch import HookWatch
 from qwen_companion.doors.hooks import Hooks
 from qwen_companion.doors.layers import SettingsLayers
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.journal_front import JournalFront
-from qwen_companion.emacs.liveness import process_end, watch_input
-from qwen_companion.emacs.registry_front import RegistryFront
-from qwen_companion.emacs.request_queue import RequestQueue
-from qwen_companion.emacs.spool import Spool
 from qwen_companion.ide.access import Access, excluded
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.local_context import LocalContext
@@ -57,6 +50,13 @@ from qwen_companion.remote.places import Places
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import EDIT_S, Diagnostics
 from qwen_companion.tools.server import ToolServer
+from qwen_companion.wire import messages
+from qwen_companion.wire.bridge import Bridge
+from qwen_companion.wire.journal_front import JournalFront
+from qwen_companion.wire.liveness import process_end, watch_input
+from qwen_companion.wire.registry_front import RegistryFront
+from qwen_companion.wire.request_queue import RequestQueue
+from qwen_companion.wire.spool import Spool
 
 _log = logging.getLogger(__name__)
 

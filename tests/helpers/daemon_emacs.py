@@ -16,10 +16,10 @@ from qwen_companion.daemon import messages
 from qwen_companion.daemon.conversation import Fitting
 from qwen_companion.daemon.dispatcher import CallDispatcher
 from qwen_companion.domain import ChatWork
-from qwen_companion.emacs.bridge import MAX_FRAME_BYTES
-from qwen_companion.emacs.messages import DaemonCall, Notification
-from qwen_companion.emacs.plists import Plist
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.bridge import MAX_FRAME_BYTES
+from qwen_companion.wire.messages import DaemonCall, Notification
+from qwen_companion.wire.plists import Plist
+from qwen_companion.wire.spool import Spool
 from support import TIMEOUT_S
 
 M = TypeVar("M", bound=Notification)

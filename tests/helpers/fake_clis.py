@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from qwen_companion.base.sockets import Connection
 from qwen_companion.domain import KnownSession, Peer, SessionState
 from qwen_companion.doors.files import Files
-from qwen_companion.emacs.messages import ToolCall, ToolCalled
 from qwen_companion.ide.peers import Caller, Callers
 from qwen_companion.ide.sessions import Sessions
+from qwen_companion.wire.messages import ToolCall, ToolCalled
 
 
 class FakeSessions(Sessions):

@@ -25,8 +25,10 @@ from qwen_companion.domain import (
 )
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.journal_front import Elsewhere, JournalFront
-from qwen_companion.emacs.messages import (
+from qwen_companion.journal.model_news import Excluded
+from qwen_companion.journal.sites import ThisMachine
+from qwen_companion.wire.journal_front import Elsewhere, JournalFront
+from qwen_companion.wire.messages import (
     ChangeScope,
     JournalCall,
     JournalPrune,
@@ -40,8 +42,6 @@ from qwen_companion.emacs.messages import (
     Unrecorded,
     WantedFile,
 )
-from qwen_companion.journal.model_news import Excluded
-from qwen_companion.journal.sites import ThisMachine
 from support import TIMEOUT_S, until
 
 T = TypeVar("T", bound=Notification)

@@ -23,8 +23,8 @@ from qwen_companion.daemon.outbox import Outbox
 from qwen_companion.daemon.permissions import OPEN
 from qwen_companion.daemon.session import DaemonSession
 from qwen_companion.daemon.stream import Connected, Frame, ReplayDone, StreamItem
-from qwen_companion.emacs.messages import Notification
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import Notification
+from qwen_companion.wire.spool import Spool
 
 TARGET: Final = Path(__file__).resolve().parents[1] / "elisp/recorded-reports.eld"
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 from support import Backend, Home
 
 # Where everything generated lies; and no time limit, for a loaded machine.

@@ -19,20 +19,20 @@ import pytest
 from support import PYTHON_DIRECTORY
 
 PACKAGE = "qwen_companion"
-DOORS = frozenset(("daemon", "doors", "emacs", "ide", "remote", "tools"))
+DOORS = frozenset(("daemon", "doors", "wire", "ide", "remote", "tools"))
 
 KNOWN_DOORS = {
     ("conversations", "doors"): "the events of hooks say where a conversation is recorded, and when a turn begins",
     ("daemon", "doors"): "a daemon that is started here gets a settings layer of its own",
-    ("daemon", "emacs"): "the daemon's messages to Emacs are declared as all messages are",
+    ("daemon", "wire"): "the daemon's messages to Emacs are declared as all messages are",
     ("doors", "ide"): "a proposal is the same, whether a tool of MCP or a hook has brought it",
-    ("emacs", "doors"): "the journal and the list of CLIs are answered here, and listen to hooks",
+    ("wire", "doors"): "the journal and the list of CLIs are answered here, and listen to hooks",
     ("journal", "doors"): "the events of hooks are facts of which turns are made",
     ("remote", "doors"): "the layers and the files of held edits are those of this machine, at another place",
-    ("remote", "emacs"): "Emacs asks for places by its own messages",
+    ("remote", "wire"): "Emacs asks for places by its own messages",
     ("remote", "ide"): "the context of a CLI at a place is computed as that of one here",
     ("tools", "doors"): "problems are reported to the model with the answers to hooks",
-    ("tools", "emacs"): "a call of the model becomes a message to Emacs",
+    ("tools", "wire"): "a call of the model becomes a message to Emacs",
     ("tools", "ide"): "the HTTP server and the processes of CLIs are those of the IDE protocol",
 }
 """Doors that a room knows, each with the reason."""

@@ -25,7 +25,7 @@ from sexpdata import Symbol, dumps
 import qwen_companion.__main__ as entry
 from limit import stretched
 from qwen_companion.base.processes import start_of
-from qwen_companion.emacs.bridge import CALL_TIMEOUT_S
+from qwen_companion.wire.bridge import CALL_TIMEOUT_S
 from support import NEVER_GIVEN_UP, PYTHON_DIRECTORY, TIMEOUT_S, Backend, Cli, Home, as_dict
 
 SECONDS_TO_STOP = stretched(20.0)
@@ -252,7 +252,7 @@ PLACES = {
     "async def remove(self): await to_thread.run_sync(hang)\nPublisher.remove = remove",
     "in the event loop": "from qwen_companion.discovery.publisher import Publisher\n"
     "Publisher.run = lambda self: hang()",
-    "before it serves": "import qwen_companion.emacs.messages as messages\nparse = messages.Hello.parse\n"
+    "before it serves": "import qwen_companion.wire.messages as messages\nparse = messages.Hello.parse\n"
     "messages.Hello.parse = lambda line: (parse(line), hang())[0]",
 }
 

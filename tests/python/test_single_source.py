@@ -11,8 +11,8 @@ import pytest
 
 import qwen_companion
 from qwen_companion import __main__ as entry
-from qwen_companion.emacs import messages, plists
 from qwen_companion.ide import context
+from qwen_companion.wire import messages, plists
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -62,7 +62,7 @@ from qwen_companion.daemon.stream import (
 from qwen_companion.daemon.tools import HeldTool
 from qwen_companion.daemon.work_reports import WorkReports
 from qwen_companion.domain import NEWS_UNITS, ChatWork
-from qwen_companion.emacs.messages import Notification
+from qwen_companion.wire.messages import Notification
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from qwen_companion.daemon.conversation import Conversation, Host, Shared
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import Reply
 from qwen_companion.daemon.outbox import Outbox
-from qwen_companion.emacs.messages import DaemonCall
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import DaemonCall
+from qwen_companion.wire.spool import Spool
 
 _log = logging.getLogger(__name__)
 

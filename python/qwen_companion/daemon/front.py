@@ -14,10 +14,10 @@ from anyio.abc import TaskGroup
 from qwen_companion.base.errors import MessageError
 from qwen_companion.base.threads import in_thread
 from qwen_companion.doors.layers import SettingsLayers
-from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.journal_front import JournalFront
-from qwen_companion.emacs.messages import DaemonCall
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.bridge import Bridge
+from qwen_companion.wire.journal_front import JournalFront
+from qwen_companion.wire.messages import DaemonCall
+from qwen_companion.wire.spool import Spool
 
 
 class DaemonFront:

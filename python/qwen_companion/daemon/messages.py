@@ -16,9 +16,9 @@ from typing import Annotated, ClassVar, get_args
 from qwen_companion.base.errors import MessageError
 from qwen_companion.daemon.sanitize import Capped
 from qwen_companion.domain import AskedQuestion, Text, Words
-from qwen_companion.emacs.messages import DAEMON_PREFIX, DaemonCall, Notification, method_of
-from qwen_companion.emacs.plists import from_plist
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import DAEMON_PREFIX, DaemonCall, Notification, method_of
+from qwen_companion.wire.plists import from_plist
+from qwen_companion.wire.spool import Spool
 
 SHARED = "shared"
 """The scope of a session that all clients of a workspace share."""

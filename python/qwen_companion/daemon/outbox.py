@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from qwen_companion.base.errors import EmacsGoneError, EmacsUnavailableError
 from qwen_companion.daemon.messages import Change, Reset, SessionInfo, TextChange, ToolChange, Turns
-from qwen_companion.emacs.messages import Notification
+from qwen_companion.wire.messages import Notification
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from qwen_companion.base.tasks import log_failure
 from qwen_companion.base.threads import in_thread
 from qwen_companion.conversations.recorded_sessions import move_recording
 from qwen_companion.domain import Peer
-from qwen_companion.emacs import messages
+from qwen_companion.wire import messages
 
 END_S = 15.0
 """Seconds a CLI may take to end."""

@@ -14,9 +14,9 @@ from qwen_companion.discovery.files import EDITOR_INFO
 from qwen_companion.doors.door_settings import CommandHook, header_line
 from qwen_companion.doors.layers import merge
 from qwen_companion.doors.user_settings import VARIABLE, JsonObject, LayerError, parse_settings
-from qwen_companion.emacs.messages import Notification
 from qwen_companion.ide.guard import Keys
 from qwen_companion.remote.link import Answer, FileName, Greeting, Link
+from qwen_companion.wire.messages import Notification
 
 LayerOf = Callable[[Keys, CommandHook | None], "JsonObject | None"]
 """Returns the settings layer for the keys of a server and the command before edits; None for no layer."""

@@ -20,10 +20,10 @@ import anyio
 from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import PlacedFile, PlaceNames
-from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.targets import TargetError, is_text
 from qwen_companion.remote.link import Link, LinkError, Look, RequestError, objects, read_look
+from qwen_companion.wire.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 
 MAX_MIRRORS = 200
 """Most copies of one place to update: the latest requested ones."""

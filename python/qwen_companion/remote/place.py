@@ -21,7 +21,6 @@ from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import PlacedFile, PlaceNames, Settings
 from qwen_companion.doors.door_settings import secrets_of
-from qwen_companion.emacs.messages import Notice, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.files.versions import digest_of
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
@@ -32,6 +31,7 @@ from qwen_companion.remote.laid_files import Callbacks, lay
 from qwen_companion.remote.link import Answer, FileName, Greeting, Link, LinkError, RequestError
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
+from qwen_companion.wire.messages import Notice, PlaceState, RunAt, RunCommand, WantedPlace
 
 if TYPE_CHECKING:
     from qwen_companion.base.tasks import Task

@@ -14,7 +14,11 @@ from qwen_companion.base.sockets import Connection
 from qwen_companion.base.tasks import Tasks
 from qwen_companion.domain import Exclusion, Peer, SessionState, Settings, Snapshot
 from qwen_companion.doors.terminal_files import submission
-from qwen_companion.emacs.messages import (
+from qwen_companion.ide.access import HIDDEN
+from qwen_companion.ide.peers import Caller, caller_at
+from qwen_companion.ide.targets import TargetError
+from qwen_companion.remote.link import LinkError, UncertainError
+from qwen_companion.wire.messages import (
     CheckPlace,
     ListPlaceFiles,
     PlaceChecks,
@@ -22,10 +26,6 @@ from qwen_companion.emacs.messages import (
     RunAt,
     RunCommand,
 )
-from qwen_companion.ide.access import HIDDEN
-from qwen_companion.ide.peers import Caller, caller_at
-from qwen_companion.ide.targets import TargetError
-from qwen_companion.remote.link import LinkError, UncertainError
 
 if TYPE_CHECKING:
     from qwen_companion.doors.listeners import Report

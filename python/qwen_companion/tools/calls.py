@@ -18,7 +18,6 @@ from qwen_companion.base.errors import EmacsUnavailableError
 from qwen_companion.base.file_names import FileNameError, file_name
 from qwen_companion.base.threads import in_thread
 from qwen_companion.domain import Peer, ToolDefinition, ToolItem
-from qwen_companion.emacs.messages import ToolAnswer, ToolCall, ToolCalled
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.peers import Caller
 from qwen_companion.privacy.verdicts import printable
@@ -34,6 +33,7 @@ from qwen_companion.tools.arguments import (
     arguments_of,
     check_arguments,
 )
+from qwen_companion.wire.messages import ToolAnswer, ToolCall, ToolCalled
 
 ANSWER_S = 5.0
 """Seconds that Emacs may take for an answer."""

@@ -25,7 +25,7 @@ from limit import limit_s
 from qwen_companion.conversations import messenger
 from qwen_companion.conversations.controller import NONE, REVOKED, VALID, GrantError, add_grant, grant_file, read_grant
 from qwen_companion.domain import CliState, KnownSession, RegisteredCli
-from qwen_companion.emacs.messages import (
+from qwen_companion.wire.messages import (
     Notification,
     RegisteredClis,
     RegistryEnd,
@@ -34,7 +34,7 @@ from qwen_companion.emacs.messages import (
     RegistryPrompt,
     RegistryReceipt,
 )
-from qwen_companion.emacs.registry_front import RegistryFront
+from qwen_companion.wire.registry_front import RegistryFront
 from registry_records import values_of, write
 from support import until
 
@@ -304,7 +304,7 @@ async def test_a_turn_that_the_user_cancels_is_followed_as_it_begins_anew(
     scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CLI (0.23.4, 0.24.4) records what had come of the answer, if anything, and then our message once more."""
-    monkeypatch.setattr("qwen_companion.emacs.registry_front.MODEL_S", 0.05)
+    monkeypatch.setattr("qwen_companion.wire.registry_front.MODEL_S", 0.05)
     scene.cli.record("user", "typed in the terminal")
     assert await scene.prompt("Is 1 < 2?", qwen) == "queued"
     first = scene.cli.got[0]
@@ -408,7 +408,7 @@ async def test_where_the_system_tells_of_no_changes_a_look_does(
     scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The receipt of a prompt needs none."""
-    monkeypatch.setattr("qwen_companion.emacs.registry_front.MODEL_S", 0.05)
+    monkeypatch.setattr("qwen_companion.wire.registry_front.MODEL_S", 0.05)
     monkeypatch.setattr("qwen_companion.journal.tree_watch.open_inotify", lambda: None)
     scene.cli.is_idle = True
     assert await scene.prompt("one", qwen) == "model"
@@ -420,7 +420,7 @@ async def test_where_the_system_tells_of_no_changes_a_look_does(
 async def test_one_that_waits_behind_a_turn_says_so(
     scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qwen_companion.emacs.registry_front.MODEL_S", 0.05)
+    monkeypatch.setattr("qwen_companion.wire.registry_front.MODEL_S", 0.05)
     # Where conversations are not recorded nobody knows.
     assert await scene.prompt("one", qwen) == "delivered"
     scene.cli.record("user", "typed in the terminal")
@@ -479,7 +479,7 @@ async def test_one_that_arrives_late_is_not_said_to_be_lost(
 async def test_each_of_many_prompts_at_once_is_told_of(
     scene: Scene, qwen: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qwen_companion.emacs.registry_front.MODEL_S", 0.05)
+    monkeypatch.setattr("qwen_companion.wire.registry_front.MODEL_S", 0.05)
     scene.cli.record("user", "typed in the terminal")
     assert await scene.prompt("first", qwen) == "queued"
     monkeypatch.setattr(messenger, "SOON_S", 0.05)

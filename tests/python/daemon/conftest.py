@@ -9,7 +9,7 @@ import pytest
 
 from daemon_emacs import Chatting, Emacs, connected_emacs
 from fake_daemon import FakeDaemon
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 
 @pytest.fixture

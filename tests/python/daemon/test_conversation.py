@@ -23,7 +23,7 @@ from qwen_companion.daemon.notes import marked, review_note, without_notes
 from qwen_companion.daemon.outbox import BATCH_WEIGHT
 from qwen_companion.daemon.sanitize import TextStream
 from qwen_companion.daemon.stream import Backoff
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 from support import TIMEOUT_S, as_dict
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from qwen_companion.daemon import connection, messages
 from qwen_companion.daemon import dispatcher as module
 from qwen_companion.daemon import requests as requests_module
 from qwen_companion.daemon.client import DaemonClient
-from qwen_companion.emacs.messages import DaemonCall
-from qwen_companion.emacs.plists import Plist
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import DaemonCall
+from qwen_companion.wire.plists import Plist
+from qwen_companion.wire.spool import Spool
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from daemon_emacs import connected_emacs
 from fake_daemon import FakeDaemon
 from qwen_companion.daemon.memberships import Memberships
 from qwen_companion.daemon.messages import TextChange, Turns
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 
 def test_what_is_kept_is_found_again_and_private(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from daemon_emacs import lisp
 from qwen_companion.daemon import messages
 from qwen_companion.daemon.sanitize import Capped
 from qwen_companion.domain import AskedQuestion, QuestionChoice
-from qwen_companion.emacs.messages import DaemonCall, parse_incoming
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, to_plist
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import DaemonCall, parse_incoming
+from qwen_companion.wire.plists import INLINE_TEXT_BYTES, to_plist
+from qwen_companion.wire.spool import Spool
 from support import as_dict
 
 

@@ -21,7 +21,7 @@ from qwen_companion.daemon.messages import (
     Turns,
 )
 from qwen_companion.daemon.outbox import BATCH_CHANGES, BATCH_WEIGHT, GATHER_S, Outbox
-from qwen_companion.emacs.messages import Notification
+from qwen_companion.wire.messages import Notification
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

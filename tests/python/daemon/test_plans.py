@@ -14,7 +14,7 @@ from daemon_emacs import Chatting, Emacs, connected_emacs, lisp
 from fake_daemon import ROOT, FakeDaemon, event
 from qwen_companion.base.plan_files import kept_plans
 from qwen_companion.daemon import messages
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 pytestmark = pytest.mark.anyio
 

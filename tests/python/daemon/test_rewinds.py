@@ -19,7 +19,7 @@ from qwen_companion.base.processes import start_of
 from qwen_companion.conversations.recorded_sessions import recordings
 from qwen_companion.daemon import rewinding, rewinds
 from qwen_companion.domain import Peer
-from qwen_companion.emacs.messages import Notification, RecordedRewound, RewindRecorded
+from qwen_companion.wire.messages import Notification, RecordedRewound, RewindRecorded
 
 pytestmark = pytest.mark.anyio
 

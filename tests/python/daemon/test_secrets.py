@@ -15,9 +15,9 @@ from qwen_companion.daemon.messages import (
     SessionChoices,
     parse_call,
 )
-from qwen_companion.emacs.messages import DaemonCall
-from qwen_companion.emacs.plists import Plist
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import DaemonCall
+from qwen_companion.wire.plists import Plist
+from qwen_companion.wire.spool import Spool
 
 pytestmark = pytest.mark.anyio
 

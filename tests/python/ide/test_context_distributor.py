@@ -20,7 +20,6 @@ import anyio
 import pytest
 
 from qwen_companion import domain
-from qwen_companion.emacs.messages import ContextSent, ExclusionList, Notification
 from qwen_companion.ide import context_distributor as module
 from qwen_companion.ide import local_context
 from qwen_companion.ide.local_context import LocalContext
@@ -29,6 +28,7 @@ from qwen_companion.privacy import watch
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.privacy.verdicts import Verdict
 from qwen_companion.privacy.watch import DiskWatch
+from qwen_companion.wire.messages import ContextSent, ExclusionList, Notification
 from support import TIMEOUT_S, Home
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,9 @@ from journal_site import Agent, Site, at_work, site
 from qwen_companion.base.local_ids import local_id
 from qwen_companion.doors.events import parse_event
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.messages import (
+from qwen_companion.journal.cli_rewinds import Restored
+from qwen_companion.journal.store import HOOKS, REWIND, UNDO
+from qwen_companion.wire.messages import (
     JournalBusy,
     JournalRewound,
     JournalSeen,
@@ -23,8 +25,6 @@ from qwen_companion.emacs.messages import (
     RewindTook,
     TurnChanges,
 )
-from qwen_companion.journal.cli_rewinds import Restored
-from qwen_companion.journal.store import HOOKS, REWIND, UNDO
 from support import until
 
 OLD = b"1\n2\n3\n4\n5\n6\n7\n8\n9\n"

@@ -15,8 +15,8 @@ from journal_project import Project, text
 from journal_site import ON, Agent, site
 from qwen_companion.base.plan_files import plan_path, save_plan
 from qwen_companion.domain import AGENT, LineOrigin, TurnOrigin, Usage
-from qwen_companion.emacs.messages import JournalOrigins, JournalPrompts, JournalPrune, JournalWrote
 from qwen_companion.journal.commit_notes import REF, CommitNotes
+from qwen_companion.wire.messages import JournalOrigins, JournalPrompts, JournalPrune, JournalWrote
 
 START = 1_700_000_000_000
 OLD = [f"line {number}" for number in range(1, 7)]

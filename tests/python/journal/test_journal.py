@@ -39,7 +39,19 @@ from qwen_companion.domain import (
     VisitedFile,
     WaitingProposal,
 )
-from qwen_companion.emacs.messages import (
+from qwen_companion.files.stamps import clock_ns
+from qwen_companion.journal import roots
+from qwen_companion.journal.activity import Activity, Probe, last_input
+from qwen_companion.journal.answers import Answers, Summary
+from qwen_companion.journal.baselines import UnknownBeforeError
+from qwen_companion.journal.database import StoreError
+from qwen_companion.journal.journal import Journal
+from qwen_companion.journal.record import Cause, Chooser, Record
+from qwen_companion.journal.sites import ThisMachine
+from qwen_companion.journal.store import Store
+from qwen_companion.journal.tree_watch import TreeWatch
+from qwen_companion.journal.witness import Witness
+from qwen_companion.wire.messages import (
     ChangeScope,
     JournalBusy,
     JournalFiles,
@@ -58,18 +70,6 @@ from qwen_companion.emacs.messages import (
     Unrecorded,
     WantedFile,
 )
-from qwen_companion.files.stamps import clock_ns
-from qwen_companion.journal import roots
-from qwen_companion.journal.activity import Activity, Probe, last_input
-from qwen_companion.journal.answers import Answers, Summary
-from qwen_companion.journal.baselines import UnknownBeforeError
-from qwen_companion.journal.database import StoreError
-from qwen_companion.journal.journal import Journal
-from qwen_companion.journal.record import Cause, Chooser, Record
-from qwen_companion.journal.sites import ThisMachine
-from qwen_companion.journal.store import Store
-from qwen_companion.journal.tree_watch import TreeWatch
-from qwen_companion.journal.witness import Witness
 from support import TIMEOUT_S, until
 
 pytestmark = pytest.mark.anyio

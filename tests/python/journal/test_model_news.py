@@ -23,13 +23,13 @@ from journal_project import Project
 from journal_site import ON, Agent, Site, an_hour_ahead, site
 from qwen_companion.domain import ChatWork, Peer
 from qwen_companion.doors.listeners import Words
-from qwen_companion.emacs.messages import JournalBusy
 from qwen_companion.files.stamps import clock_ns
 from qwen_companion.files.versions import Loaded
 from qwen_companion.journal import model_news, views
 from qwen_companion.journal.root import Root
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.unseen import Unseen
+from qwen_companion.wire.messages import JournalBusy
 from support import until
 
 pytestmark = pytest.mark.anyio

@@ -28,13 +28,13 @@ from qwen_companion.domain import (
     ToolItem,
     VisitedFile,
 )
-from qwen_companion.emacs.messages import ToolAnswer, ToolCall
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.peers import caller_at
 from qwen_companion.remote.context import PlaceContext
 from qwen_companion.remote.link import Link, LinkError
 from qwen_companion.tools.calls import Tools
+from qwen_companion.wire.messages import ToolAnswer, ToolCall
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

@@ -25,8 +25,6 @@ from journal_project import Project, turn_row
 from journal_site import site
 from qwen_companion.domain import KnownSession, Peer, PlacedFile, PlaceNames, SessionState, SharedDirectory
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.journal_requests import answer
-from qwen_companion.emacs.messages import ChangeScope, ChosenChange, JournalStage
 from qwen_companion.files.versions import LINK, Loaded, digest_of
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.journal.activity import Work
@@ -38,6 +36,8 @@ from qwen_companion.journal.staging import StagingError
 from qwen_companion.remote.far import FarSite
 from qwen_companion.remote.place import name_at
 from qwen_companion.remote.places import named_by
+from qwen_companion.wire.journal_requests import answer
+from qwen_companion.wire.messages import ChangeScope, ChosenChange, JournalStage
 from relays import NODE, CountedLink, linked
 from support import until
 

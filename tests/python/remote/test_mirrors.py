@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from qwen_companion.domain import PlaceNames, SharedDirectory
-from qwen_companion.emacs.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from qwen_companion.ide.targets import TargetError
 from qwen_companion.remote.link import Link
 from qwen_companion.remote.mirrors import Copies
 from qwen_companion.remote.streams import Streams
+from qwen_companion.wire.messages import ListPlaceFiles, Notification, PlaceFile, PlaceFiles
 from relays import linked
 
 pytestmark = pytest.mark.anyio

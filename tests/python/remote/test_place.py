@@ -14,7 +14,6 @@ import anyio
 import pytest
 
 from qwen_companion.domain import Hop
-from qwen_companion.emacs.messages import Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from qwen_companion.ide.context_distributor import Reports
 from qwen_companion.ide.guard import Keys
 from qwen_companion.ide.targets import TargetError
@@ -22,6 +21,7 @@ from qwen_companion.remote.checks import checks
 from qwen_companion.remote.laid_files import Callbacks
 from qwen_companion.remote.place import Place
 from qwen_companion.remote.places import Places
+from qwen_companion.wire.messages import Notification, PlaceState, RunAt, RunCommand, WantedPlace
 from relays import APART, cut, environ
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ from qwen_companion.base.errors import EmacsBusyError, EmacsGoneError
 from qwen_companion.domain import Peer, PlaceNames, ToolItem
 from qwen_companion.doors.events import Event, PostToolUse, PreToolUse, UserPromptSubmit
 from qwen_companion.doors.listeners import Report
-from qwen_companion.emacs.messages import ToolAnswer, ToolCall
 from qwen_companion.ide.access import Access
 from qwen_companion.ide.context import ResolvedPath
 from qwen_companion.privacy.exclusions import Exclusions
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.diagnostics import MAX_CHARACTERS, Diagnostics
+from qwen_companion.wire.messages import ToolAnswer, ToolCall
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from sexpdata import Symbol, dumps
 from fake_clis import FakeToolEmacs
 from qwen_companion.domain import ToolDefinition
 from qwen_companion.doors.layers import FILE_NAME
-from qwen_companion.emacs.messages import ToolCall
 from qwen_companion.tools.calls import Tools
 from qwen_companion.tools.rpc import PROTOCOLS, reply_to
+from qwen_companion.wire.messages import ToolCall
 from support import INITIALIZE, MCP_ACCEPT, TIMEOUT_S, Backend, Home, as_dict
 
 Connect = Callable[[], "Client"]

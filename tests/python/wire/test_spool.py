@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen_companion.base.errors import SpoolError
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 
 def test_a_written_text_is_private_and_is_removed_when_read(spool: Spool) -> None:

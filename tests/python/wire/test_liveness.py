@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from qwen_companion.base.processes import has_ended, start_of
-from qwen_companion.emacs.liveness import process_end, watch_input
+from qwen_companion.wire.liveness import process_end, watch_input
 from support import TIMEOUT_S
 
 pytestmark = pytest.mark.anyio

@@ -25,9 +25,9 @@ from qwen_companion.domain import (
     ToolItem,
     VisitedFile,
 )
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, plist, read_sexp
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire import messages
+from qwen_companion.wire.plists import INLINE_TEXT_BYTES, plist, read_sexp
+from qwen_companion.wire.spool import Spool
 from support import as_dict
 
 SESSIONS = '((:id "i" :protocol "2025-11-25" :client "c" :version "1"))'

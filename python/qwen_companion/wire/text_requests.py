@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import logging
 
-from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
 from qwen_companion.texts.edits import Edit, find_edits, joined
 from qwen_companion.texts.hunks import Budget, compare, split_lines
 from qwen_companion.texts.merge import Labels, combine, merge
+from qwen_companion.wire.messages import Compare, Compared, Merge, Merged
 
 _EDITS = 50_000
 """Most edits that are sent to Emacs, which takes about 5 microseconds for each."""

@@ -37,9 +37,9 @@ from qwen_companion.base.errors import (
     SpoolError,
 )
 from qwen_companion.base.sockets import connection_of, is_of_another_user
-from qwen_companion.emacs.messages import Incoming, Outgoing, Ping, parse_incoming
-from qwen_companion.emacs.plists import Sexp, read_sexp
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.messages import Incoming, Outgoing, Ping, parse_incoming
+from qwen_companion.wire.plists import Sexp, read_sexp
+from qwen_companion.wire.spool import Spool
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Largest frame in either direction.  Texts are sent by file long before; the wire format itself ends at 16 MiB."""

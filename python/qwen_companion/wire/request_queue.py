@@ -15,9 +15,9 @@ from qwen_companion.base.tasks import Tasks
 from qwen_companion.base.threads import in_thread
 from qwen_companion.conversations.recorded_sessions import recorded_sessions
 from qwen_companion.doors.terminal_files import append_prompt
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.text_requests import answer
+from qwen_companion.wire import messages
+from qwen_companion.wire.bridge import Bridge
+from qwen_companion.wire.text_requests import answer
 
 
 class RequestQueue:

@@ -38,7 +38,7 @@ from sexpdata import (
 
 from qwen_companion.base.errors import MessageError, SpoolError
 from qwen_companion.domain import INLINE, LONG, Key, Words
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 INLINE_TEXT_BYTES = 8 * 1024
 """Largest text, in UTF-8 bytes, that is sent inside a frame: parsing it takes Python 0.7 ms; a file takes 0.05."""

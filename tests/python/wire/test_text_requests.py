@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sexpdata import dumps
 
-from qwen_companion.emacs import text_requests as requests
-from qwen_companion.emacs.messages import Compare, Compared, Merge, Merged
-from qwen_companion.emacs.plists import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES
-from qwen_companion.emacs.text_requests import answer
+from qwen_companion.wire import text_requests as requests
+from qwen_companion.wire.messages import Compare, Compared, Merge, Merged
+from qwen_companion.wire.plists import INLINE_TEXT_BYTES, UNSPOOLED_TEXT_BYTES
+from qwen_companion.wire.text_requests import answer
 from support import Backend, Home, as_dict
 
 LABELS = ("m", "b", "t")

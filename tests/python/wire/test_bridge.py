@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from qwen_companion.base.errors import EmacsBusyError, EmacsGoneError, EmacsRefusedError
-from qwen_companion.emacs import bridge as module
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire import bridge as module
+from qwen_companion.wire import messages
+from qwen_companion.wire.bridge import Bridge
+from qwen_companion.wire.spool import Spool
 from support import SECRET, TIMEOUT_S, EpcPeer, no_answer, soon
 
 pytestmark = pytest.mark.anyio

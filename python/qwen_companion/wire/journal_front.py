@@ -16,14 +16,14 @@ from qwen_companion.conversations.rewinds import RewindWatch
 from qwen_companion.domain import ChatWork, CliRewind, KnownSession, Peer, Settings, TurnChange, WaitingProposal
 from qwen_companion.doors.events import Event
 from qwen_companion.doors.listeners import Report, Subscription, Words
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.journal_requests import answer, note
-from qwen_companion.emacs.silent_clis import SILENCE_S, SilentClis
 from qwen_companion.journal.agents import MissedReview
 from qwen_companion.journal.answers import Summary
 from qwen_companion.journal.journal import Journal
 from qwen_companion.journal.sites import Site
 from qwen_companion.journal.subscriptions import SUBSCRIPTIONS
+from qwen_companion.wire import messages
+from qwen_companion.wire.journal_requests import answer, note
+from qwen_companion.wire.silent_clis import SILENCE_S, SilentClis
 
 _Call = messages.JournalCall | tuple[ChatWork, int]
 """A call of Emacs, or the activity of a chat's agent, with the time of its report, in ms since the epoch."""

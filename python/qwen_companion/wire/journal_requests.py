@@ -12,7 +12,6 @@ from qwen_companion.base.errors import CompanionError
 from qwen_companion.base.file_names import file_name
 from qwen_companion.base.tasks import log_failure
 from qwen_companion.base.threads import in_thread
-from qwen_companion.emacs import messages
 from qwen_companion.files.versions import LINK, Loaded, has_no_attributes, inode_at
 from qwen_companion.journal.answers import RecordError, Scope, changed_file
 from qwen_companion.journal.changes import MissingTextError, Net
@@ -23,6 +22,7 @@ from qwen_companion.journal.record import Record
 from qwen_companion.journal.sites import ThisMachine
 from qwen_companion.journal.staging import OthersStagedError, Staging, part_of
 from qwen_companion.journal.worktree_list import WorktreeList
+from qwen_companion.wire import messages
 
 _BYTES = 8 * 1024 * 1024
 """Bytes of texts in one answer or file: Emacs requests more while it works on these."""

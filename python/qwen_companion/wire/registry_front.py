@@ -25,8 +25,8 @@ from qwen_companion.domain import CliState, KnownSession, Peer, RegisteredCli, S
 from qwen_companion.doors.hook_handler import HookHandler
 from qwen_companion.doors.states import WORKING
 from qwen_companion.doors.user_settings import session_token_limit
-from qwen_companion.emacs.journal_front import JournalFront
-from qwen_companion.emacs.messages import (
+from qwen_companion.wire.journal_front import JournalFront
+from qwen_companion.wire.messages import (
     Notification,
     RegisteredClis,
     RegistryCall,

@@ -24,7 +24,7 @@ from sexpdata import Symbol
 from qwen_companion import domain
 from qwen_companion.base.errors import HelloError, MessageError, SpoolError
 from qwen_companion.base.file_names import FileNameError, file_name
-from qwen_companion.emacs.plists import (
+from qwen_companion.wire.plists import (
     Nested,
     Numbers,
     Plist,
@@ -35,7 +35,7 @@ from qwen_companion.emacs.plists import (
     read_sexp,
     to_plist,
 )
-from qwen_companion.emacs.spool import Spool
+from qwen_companion.wire.spool import Spool
 
 PROTOCOL = 1
 """Number of this contract; the hello line names the one the Elisp was written for."""

@@ -8,9 +8,9 @@ import anyio
 import pytest
 
 from qwen_companion.base.errors import PromptError
-from qwen_companion.emacs import messages
-from qwen_companion.emacs.bridge import Bridge
-from qwen_companion.emacs.request_queue import RequestQueue
+from qwen_companion.wire import messages
+from qwen_companion.wire.bridge import Bridge
+from qwen_companion.wire.request_queue import RequestQueue
 from support import until
 
 pytestmark = pytest.mark.anyio
