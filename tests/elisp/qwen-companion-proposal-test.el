@@ -190,7 +190,7 @@ is kept."
     (should (= 1 (length (qwen-companion-test-outcomes))))))
 
 (ert-deftest qwen-companion-proposal-test-a-text-that-is-not-unicode-while-the-cli-closes ()
-  "The CLI gets none: it would write another one.  What the user has typed is kept."
+  "The CLI gets no such text, and the text of the user is kept."
   (dolist (odd (list (string-to-multibyte "\300") (string #xD800)))
     (qwen-companion-proposal-test-with-one
       (qwen-companion-test-edit proposal odd)
