@@ -339,6 +339,6 @@ def test_a_turn_that_fails_is_said_and_sent_again(stage: Stage) -> None:
     stage.screen.wait_for("Qwen[1] failed")
     stage.model.say("Hello at last.")
     stage.emacs.eval('(select-window (get-buffer-window "*qwen-companion sessions*"))')
-    stage.screen.keys("t")
+    stage.screen.keys("y")
     stage.screen.wait_for("Hello at last.")
     stage.screen.wait_for(re.compile(r"project +done "))

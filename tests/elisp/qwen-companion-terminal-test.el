@@ -382,7 +382,7 @@ exec cat"))
         (setq asked nil)
         (qwen-companion-resume "/")
         (setq num-nonmacro-input-events 8)
-        (should (string-match-p "M-x qwen-companion-resume again" (answer)))
+        (should (string-match-p "repeat M-x qwen-companion-resume" (answer)))
         (should-not asked)))))
 
 (ert-deftest qwen-companion-terminal-test-in-a-worktree ()

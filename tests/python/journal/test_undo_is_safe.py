@@ -533,8 +533,9 @@ def test_a_directory_that_becomes_a_repository_makes_nothing_new(project: Projec
     project.scan(turn)
     assert project.kinds(turn) == {"sub/b": "added"}
     # Git lists the files in it as those of the repository around it.
-    notes = tuple(f"the repository {name}/.git is new; undo leaves it alone" for name in ("only", "sub"))
-    assert tuple(sorted(project.notes(turn))) == notes
+    notes = {f"the repository {name}/.git is new; undo leaves it alone" for name in ("only", "sub")}
+    # A file that git ignored is told of too if it was made in the same tick of the clock as the last scan.
+    assert {note for note in project.notes(turn) if not note.startswith("not recorded")} == notes
     shutil.rmtree(project.root / "only")
     project.scan(turn)
     assert project.kinds(turn) == {"sub/b": "added", "only/b.log": "deleted"}
