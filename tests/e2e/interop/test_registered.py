@@ -221,7 +221,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
     folder = stage.sandbox.home / ".qwen/sessions"
     open_list(stage, MEASURE, f"(setq qwen-companion-qwen-command (list {lisp_string(cli.program)}))")
     assert not folder.exists()
-    wait_for_rows(stage, "^ No CLI is connected")
+    stage.screen.wait_for("No CLI is connected")
     elsewhere = stage.sandbox.make_project("elsewhere")
     stage.emacs.eval("(setq test-told nil)")
     with beside(stage, cli, elsewhere) as terminal:
