@@ -252,7 +252,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
         ):
             put(content)
             wait_for_rows(stage, rf"\|unusable\|.*its record cannot be used: .*{problem}")
-            for key in ("s", "b"):
+            for key in ("r", "b"):
                 press(key, problem)
         (folder / "moved").write_text(record)
         link.symlink_to(folder / "moved")
@@ -268,7 +268,7 @@ def test_bad_input_gets_a_clear_word_and_holds_up_nothing(stage: Stage, cli: Cli
         # The number of its process is used again.
         put(json.dumps({**values, "procStart": "1:2"}))
         wait_for_rows(stage, r"\|gone\|")
-        press("s", "has ended")
+        press("r", "has ended")
         put(record)
         wait_for_rows(stage, r"\|no editor\|")
 
