@@ -135,7 +135,7 @@ class Far:
         assert box.stdout is not None
         assert box.stdout.readline() == b"up\n"
         (inside,) = psutil.Process(box.pid).children()
-        enter = f"exec nsenter --target {inside.pid} --pid --mount -- env -i {self._variables}"
+        enter = f"exec nsenter --target {inside.pid} --pid --mount --root -- env -i {self._variables}"
         self._write_program(
             "docker",
             f"case $1 in exec) ;; ps) printf '{self.label}\\t{self.project}\\n'; exit ;;"
