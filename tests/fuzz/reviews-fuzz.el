@@ -55,6 +55,7 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
 (defvar reviews-fuzz--trace nil "What was done, newest first.")
 (defvar reviews-fuzz--said nil "What was said that is not true, newest first.")
 (defvar reviews-fuzz--kept nil "Texts kept lately: (FILE . TEXT).")
+(defvar reviews-fuzz--directory nil "The directory of the run.")
 
 ;;; Dice
 
@@ -88,8 +89,10 @@ ended, ACCEPTED the text that was sent, KNOWN non-nil when the CLI knows."
 ;;; The world
 
 (defun reviews-fuzz--disk (file)
-  "Return the text of FILE, or an empty one."
-  (if (file-exists-p file) (qwen-companion-test-file-text file) ""))
+  "Return the text of FILE in the directory of the run, or an empty one.
+Messages are also shown from buffers with another directory."
+  (let ((file (expand-file-name file reviews-fuzz--directory)))
+    (if (file-exists-p file) (qwen-companion-test-file-text file) "")))
 
 (defun reviews-fuzz--write (file text)
   "Write TEXT to FILE; the watches may tell of it later."
@@ -570,7 +573,7 @@ They are compared now, when it is said."
   "Do STEPS random steps, those of SEED; signal an error that names it."
   (random (format "reviews %d" seed))
   (let ((reviews-fuzz--all nil) (reviews-fuzz--merges nil) (reviews-fuzz--trace nil)
-        (reviews-fuzz--said nil) (reviews-fuzz--kept nil)
+        (reviews-fuzz--said nil) (reviews-fuzz--kept nil) reviews-fuzz--directory
         (inhibit-message t)
         (qwen-companion-diff-arrival 'command)
         (qwen-companion-diff-style (reviews-fuzz--one '(ediff unified unified)))
@@ -579,6 +582,7 @@ They are compared now, when it is said."
         (done 0))
     (qwen-companion-test-with-files '(("a.txt" "1\n2\n3\n4\n5\n6\n7\n8\n9\n")
                                       ("b.el" "(1)\n(2)\n(3)\n"))
+      (setq reviews-fuzz--directory default-directory)
       (qwen-companion-test-with-backend
         (cl-letf (((symbol-function 'message) #'reviews-fuzz--note)
                   ((symbol-function 'qwen-companion-rescue-compare) #'ignore)
