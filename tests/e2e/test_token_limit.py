@@ -42,11 +42,11 @@ def test_a_turn_at_the_limit_of_the_cli_has_failed(stage: Stage, monkeypatch: py
     stage.ask("list the files")
     stage.screen.wait_for("Session token limit exceeded: 50 tokens > 40")
     wait_for_state(stage, "failed", "list the files")
-    assert stage.emacs.eval("test-events") == f"({FAILED})"
+    stage.emacs.wait_until(f"(equal '({FAILED}) test-events)")
     # Nor does it send another prompt.
     stage.ask("another")
     wait_for_state(stage, "failed", "another")
-    assert stage.emacs.eval("test-events") == f"({FAILED} {FAILED})"
+    stage.emacs.wait_until(f"(equal '({FAILED} {FAILED}) test-events)")
     # The user stops a turn of an empty conversation.
     stage.ask_command("/clear")
     held = threading.Event()
